@@ -1,0 +1,113 @@
+"""Document 002's trainer: epochs of exact windows over anybody's loader."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from onyx.accumulation.ads.accumulator import GradientAccumulator
+from onyx.accumulation.ads.batch import Criterion, loss_of, samples_in, to_device
+from onyx.accumulation.ads.config import GradientAccumulationConfig
+from onyx.accumulation.number import Number, read, settle
+
+_SCALED = "onyx_lr_scaled"
+
+
+class GradientAccumulationTrainer:
+    """Trains a model epoch by epoch, in windows, with mixed precision where the device has it."""
+
+    def __init__(self, config: GradientAccumulationConfig) -> None:
+        self.config = config
+        self.accumulator = GradientAccumulator(config)
+        self.model: Module | None = None
+        self.optimizer: Optimizer | None = None
+        self.device = torch.device("cpu")
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler:
+        """Never None: disabled where there is nothing to scale."""
+        return self.accumulator.scaler
+
+    def setup_training(self, model: Module, optimizer: Optimizer, gpu_ids: Sequence[int] = ()) -> None:
+        """Put the model on its device, and scale the learning rates once if the config says so."""
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and gpu_ids:
+            self.device = torch.device(accelerator.type, gpu_ids[0])
+        else:
+            self.device = torch.device("cpu")
+        self.model = model.to(self.device)
+        self.optimizer = optimizer
+        if self.config.gradient_scaling:
+            _scale_rates(optimizer, self.accumulator.get_learning_rate_scale())
+
+    async def train_epoch(
+        self,
+        model: Module,
+        dataloader: Iterable[Any],
+        optimizer: Optimizer,
+        criterion: Criterion | None,
+        epoch: int,
+    ) -> dict[str, Any]:
+        """Train over the loader once. Runs in a thread, so that the event loop stays free; cancelling stops it."""
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(self._train_epoch, model, dataloader, optimizer, criterion, epoch, stop)
+        except asyncio.CancelledError:
+            stop.set()
+            raise
+
+    def _train_epoch(
+        self,
+        model: Module,
+        dataloader: Iterable[Any],
+        optimizer: Optimizer,
+        criterion: Criterion | None,
+        epoch: int,
+        stop: threading.Event,
+    ) -> dict[str, Any]:
+        model.train()
+        device = next(model.parameters()).device
+        losses: Number = 0.0
+        batches, samples, largest = 0, 0, 0
+        for batch in dataloader:
+            if stop.is_set():
+                break
+            size = samples_in(batch)
+            losses = losses + self._micro_batch(model, to_device(batch, device), optimizer, criterion) * size
+            batches, samples, largest = batches + 1, samples + size, max(largest, size)
+        if not batches:
+            raise ValueError(f"epoch {epoch}: the loader is empty, there is nothing to train on")
+        self.accumulator.flush(model, optimizer)
+        stats = self.accumulator.get_accumulation_stats()
+        return {
+            "loss": read(losses) / samples,
+            "num_batches": batches,
+            "accumulation_stats": stats,
+            "effective_batch_size": min(self.accumulator.get_effective_batch_size(largest), samples),
+            "mixed_precision_enabled": stats["mixed_precision_enabled"],
+            "mp_stats": stats["mp_stats"],
+        }
+
+    def _micro_batch(self, model: Module, batch: Any, optimizer: Optimizer, criterion: Criterion | None) -> Number:
+        mixed = self.accumulator.mixed
+        with self.accumulator.micro_batch(model):
+            if mixed.enabled and not mixed.bytes_saved:
+                with mixed.weigh(), mixed.autocast():
+                    loss = loss_of(model, batch, criterion)
+            else:
+                with mixed.autocast():
+                    loss = loss_of(model, batch, criterion)
+            self.accumulator.accumulate_gradients(loss, model, optimizer, weight=samples_in(batch))
+        return settle(loss)
+
+
+def _scale_rates(optimizer: Optimizer, factor: float) -> None:
+    """Multiply each group's learning rate, once: the group itself remembers, also in its state dict."""
+    for group in optimizer.param_groups:
+        if _SCALED not in group:
+            group["lr"] = group["lr"] * factor
+            group[_SCALED] = True

@@ -1,0 +1,96 @@
+"""Ranks that run a window's shares on their own: a vote, then one sum of gradients, then each steps by itself.
+
+No collective runs inside forward or backward, so no rank can be stuck in one that another never reaches: a rank that
+runs out of memory cuts its share finer and runs it again while the others wait at the vote. Shares may be unequal and
+even empty, because every micro-batch divides by the weight of the whole window.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
+
+BUCKET_BYTES = 32 << 20
+"""Gradients travel in buckets of at most this many bytes: that is all the memory an exchange takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ballot:
+    """What a rank says at the end of its share. What one rank says holds for all."""
+
+    failed: bool = False
+    """This rank cannot go on: nobody steps."""
+
+    stop: bool = False
+    """End after this update, keeping what was learnt."""
+
+    pause: bool = False
+    """Pause after this update."""
+
+
+def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | None = None) -> Ballot:
+    """Agree with all ranks, and agree which parameters have a gradient. `group` is a CPU (gloo) group.
+
+    A parameter with a gradient on any rank gets zeros where it has none; one with none anywhere stays None, because a
+    zero gradient would still move AdamW.
+    """
+    said = [int(answer) for answer in astuple(ballot)]
+    present = [int(parameter.grad is not None) for parameter in parameters]
+    tally = torch.tensor(said + present, dtype=torch.uint8)
+    distributed.all_reduce(tally, op=distributed.ReduceOp.MAX, group=group)
+    counted = [bool(answer) for answer in tally.tolist()]
+    for parameter, somewhere in zip(parameters, counted[len(said) :], strict=True):
+        if somewhere and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    failed, stop, pause = counted[: len(said)]
+    return Ballot(failed=failed, stop=stop, pause=pause)
+
+
+def reduce_gradients(
+    parameters: Sequence[Parameter],
+    group: ProcessGroup | None = None,
+    *,
+    average: bool = False,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> None:
+    """Sum (or average) `.grad` over all ranks, in place. After a vote every rank has the same gradients."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for bucket in buckets(gradients, bucket_bytes):
+        if len(bucket) == 1 and bucket[0].is_contiguous():
+            flat = bucket[0].view(-1)
+        else:
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        # A large gradient goes in slices of its own storage: nothing is copied.
+        for piece in flat.split(max(1, bucket_bytes // flat.element_size())):
+            distributed.all_reduce(piece, group=group)
+        if average:
+            flat /= distributed.get_world_size(group)
+        _write_back(flat, bucket)
+
+
+def buckets(gradients: Iterable[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
+    """Neighbours of one kind and device together, up to `bucket_bytes`. A larger gradient is a bucket of its own."""
+    bucket: list[Tensor] = []
+    room = bucket_bytes
+    for gradient in gradients:
+        size = gradient.numel() * gradient.element_size()
+        alike = not bucket or (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
+        if bucket and (size > room or not alike):
+            yield bucket
+            bucket, room = [], bucket_bytes
+        bucket.append(gradient)
+        room -= size
+    if bucket:
+        yield bucket
+
+
+def _write_back(flat: Tensor, bucket: Sequence[Tensor]) -> None:
+    if flat.data_ptr() == bucket[0].data_ptr():
+        return
+    pieces = flat.split([gradient.numel() for gradient in bucket])
+    torch._foreach_copy_(
+        list(bucket), [piece.view_as(gradient) for piece, gradient in zip(pieces, bucket, strict=True)]
+    )

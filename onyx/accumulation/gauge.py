@@ -1,0 +1,48 @@
+"""How full a device is, as the device itself says."""
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A reading, in bytes."""
+
+    own: int
+    """Held by this process: live tensors on an accelerator, resident memory on the CPU."""
+
+    used: int
+    """In use on the device, by whomever."""
+
+    total: int
+    """What the device has."""
+
+    @property
+    def pressure(self) -> float:
+        """The used share of the whole device, 0 to 1."""
+        return self.used / self.total
+
+
+def read_gauge(device: torch.device) -> Gauge:
+    """A reading of `device` now."""
+    if device.type == "cpu":
+        machine = psutil.virtual_memory()
+        return Gauge(own_bytes(device), machine.total - machine.available, machine.total)
+    free, total = torch.accelerator.get_memory_info(device)
+    return Gauge(own_bytes(device), total - free, total)
+
+
+def own_bytes(device: torch.device) -> int:
+    """What this process holds on `device`. Cheap enough for every micro-batch."""
+    if device.type == "cpu":
+        return int(psutil.Process().memory_info().rss)
+    return int(torch.accelerator.memory_allocated(device))
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most this process has held on `device`; on the CPU what it holds now, which is all the system tells."""
+    if device.type == "cpu":
+        return own_bytes(device)
+    return int(torch.accelerator.max_memory_allocated(device))

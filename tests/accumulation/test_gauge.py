@@ -1,0 +1,25 @@
+import psutil
+import torch
+
+from onyx.accumulation.gauge import Gauge, own_bytes, peak_bytes, read_gauge
+
+CPU = torch.device("cpu")
+
+
+def test_the_cpu_is_read_from_the_system() -> None:
+    gauge = read_gauge(CPU)
+    assert gauge.total == psutil.virtual_memory().total
+    assert 0 < gauge.own < gauge.total
+    assert 0 < gauge.pressure < 1
+
+
+def test_what_a_process_holds_grows_with_its_tensors() -> None:
+    before = own_bytes(CPU)
+    held = torch.ones(32 << 20, dtype=torch.uint8)
+    assert own_bytes(CPU) - before > 16 << 20
+    assert peak_bytes(CPU) >= before
+    assert held.sum() > 0
+
+
+def test_pressure_is_of_the_whole_device_not_of_our_peak() -> None:
+    assert Gauge(own=1, used=80, total=100).pressure == 0.8
