@@ -1,5 +1,7 @@
 """How full a device is, as the device itself says."""
 
+import functools
+import os
 from dataclasses import dataclass
 
 import psutil
@@ -37,7 +39,7 @@ def read_gauge(device: torch.device) -> Gauge:
 def own_bytes(device: torch.device) -> int:
     """What this process holds on `device`. Cheap enough for every micro-batch."""
     if device.type == "cpu":
-        return int(psutil.Process().memory_info().rss)
+        return int(_process(os.getpid()).memory_info().rss)
     return int(torch.accelerator.memory_allocated(device))
 
 
@@ -46,3 +48,9 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cpu":
         return own_bytes(device)
     return int(torch.accelerator.max_memory_allocated(device))
+
+
+# Opening a process costs as much as ten readings; the pid is an argument because a fork has another one.
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)

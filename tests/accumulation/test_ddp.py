@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch._C._distributed_c10d import GradBucket
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
@@ -42,7 +43,7 @@ class Counted:
         self.exchanges = 0
         self.model.register_comm_hook(None, self._hook)
 
-    def _hook(self, _: object, bucket: Any) -> torch.futures.Future[Tensor]:
+    def _hook(self, _: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         self.exchanges += 1
         tensor: Tensor = bucket.buffer()
         distributed.all_reduce(tensor)

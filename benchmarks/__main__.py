@@ -1,0 +1,21 @@
+"""`make bench`: every claim of docs/benchmarks.md, measured anew. Name modules to run only those."""
+
+import importlib
+import sys
+
+import torch
+
+MODULES = ("accumulation", "memory")
+
+
+def run() -> None:
+    """Print each benchmark's tables under its module's own words."""
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or MODULES:
+        module = importlib.import_module(f"benchmarks.{name}")
+        print(f"\n## {name}\n\n{(module.__doc__ or '').strip()}\n", flush=True)
+        print(module.main(), flush=True)
+
+
+if __name__ == "__main__":
+    run()
