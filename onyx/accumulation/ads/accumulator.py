@@ -1,6 +1,7 @@
 """Document 002's accumulator: one call per micro-batch, which steps the optimizer at the end of each window."""
 
 import logging
+import math
 import time
 from collections import deque
 from contextlib import AbstractContextManager
@@ -25,6 +26,9 @@ logger = logging.getLogger("onyx.server.features.ads.gradient_accumulation")
 HISTORY = 1000
 """How many entries each history keeps."""
 
+MEMORY_AGE = 0.05
+"""Seconds for which a reading of memory is good enough: a system call per micro-batch would show in small ones."""
+
 _GB = 1e9
 
 
@@ -44,6 +48,7 @@ class GradientAccumulator:
         self._window: Window | None = None
         self._last = Window(length=config.accumulation_steps)
         self._optimizer: Optimizer | None = None
+        self._memory = (-math.inf, 0.0)
         self._phases: dict[str, deque[float]] = {}
 
     @property
@@ -93,7 +98,7 @@ class GradientAccumulator:
         started = time.perf_counter()
         window = self._opened(model)
         contribution = window.take(loss, weight)
-        scaling = scaling_for(self.scaler if scaler is None else scaler)
+        scaling = self._scaling(scaler)
         scaling.scale(contribution).backward()
         window.quiet = ddp.is_quiet(model)
         self._optimizer = optimizer
@@ -105,7 +110,7 @@ class GradientAccumulator:
     def flush(self, model: Module, optimizer: Optimizer, scaler: Any = None) -> dict[str, Any]:
         """Apply a window that is still open, weighted by its own length, and report as `accumulate_gradients` does."""
         started = time.perf_counter()
-        scaling = scaling_for(self.scaler if scaler is None else scaler)
+        scaling = self._scaling(scaler)
         update = self._close(model, optimizer, scaling) if self._window else None
         return self._report(started, 0.0, model, scaling, update)
 
@@ -217,10 +222,7 @@ class GradientAccumulator:
     def _report(
         self, started: float, backward_time: float, model: Module, scaling: Scaling, update: Update | None
     ) -> dict[str, Any]:
-        memory_used = own_bytes(_device_of(model)) / _GB
-        if self.config.log_memory_usage:
-            self.memory_usage.append(memory_used)
-            logger.debug("memory in use: %.3f GB", memory_used)
+        memory_used = self._memory_used(model)
         elapsed = time.perf_counter() - started
         self.accumulation_times.append(elapsed)
         scale = self.mixed.scale(scaling, fresh=update is not None)
@@ -238,6 +240,20 @@ class GradientAccumulator:
             "optimizer_stats": self._optimizer_stats(update, scale),
             "mp_stats": self.mixed.stats() if active else {},
         }
+
+    def _memory_used(self, model: Module) -> float:
+        now = time.perf_counter()
+        read_at, memory_used = self._memory
+        if now - read_at > MEMORY_AGE:
+            memory_used = own_bytes(_device_of(model)) / _GB
+            self._memory = (now, memory_used)
+        if self.config.log_memory_usage:
+            self.memory_usage.append(memory_used)
+            logger.debug("memory in use: %.3f GB", memory_used)
+        return memory_used
+
+    def _scaling(self, scaler: Any) -> Scaling:
+        return self.mixed.scaling if scaler is None else scaling_for(scaler)
 
     def _optimizer_stats(self, update: Update | None, scale: float) -> dict[str, Any]:
         if update is None:

@@ -25,6 +25,7 @@ class MixedPrecision:
         needs = config.amp_dtype == torch.float16 and self.device.type != "cpu"
         precision = config.precision(self.device) if needs else Precision.FLOAT32
         self.scaler = grad_scaler(precision, self.device, config.amp_init_scale)
+        self.scaling: Scaling = TorchScaling(self.scaler) if self.scaler.is_enabled() else Unscaled()
         self.seconds = 0.0
         self.overflows = 0
         self.underflows = 0
