@@ -6,7 +6,7 @@ even empty, because every micro-batch divides by the weight of the whole window.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed
@@ -19,7 +19,7 @@ BUCKET_BYTES = 32 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Ballot:
-    """What a rank says at the end of its share. What one rank says holds for all."""
+    """What a rank says at the end of its share. An answer that one rank gives holds for all."""
 
     failed: bool = False
     """This rank cannot go on: nobody steps."""
@@ -30,6 +30,9 @@ class Ballot:
     pause: bool = False
     """Pause after this update."""
 
+    told: tuple[float, ...] = ()
+    """Numbers for the others, as many from every rank. After the vote: what all ranks told, rank after rank."""
+
 
 def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | None = None) -> Ballot:
     """Agree with all ranks, and agree which parameters have a gradient. `group` is a CPU (gloo) group.
@@ -37,16 +40,20 @@ def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | 
     A parameter with a gradient on any rank gets zeros where it has none; one with none anywhere stays None, because a
     zero gradient would still move AdamW.
     """
-    said = [int(answer) for answer in astuple(ballot)]
-    present = [int(parameter.grad is not None) for parameter in parameters]
-    tally = torch.tensor(said + present, dtype=torch.uint8)
-    distributed.all_reduce(tally, op=distributed.ReduceOp.MAX, group=group)
-    counted = [bool(answer) for answer in tally.tolist()]
-    for parameter, somewhere in zip(parameters, counted[len(said) :], strict=True):
+    answers = [float(answer) for answer in (ballot.failed, ballot.stop, ballot.pause)]
+    present = [float(parameter.grad is not None) for parameter in parameters]
+    mine = torch.tensor([*answers, *present, *ballot.told], dtype=torch.float64)
+    all_said = [torch.empty_like(mine) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(all_said, mine, group=group)
+
+    said = torch.stack(all_said)
+    yes = said[:, : len(answers) + len(present)].amax(dim=0).bool().tolist()
+    for parameter, somewhere in zip(parameters, yes[len(answers) :], strict=True):
         if somewhere and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    failed, stop, pause = counted[: len(said)]
-    return Ballot(failed=failed, stop=stop, pause=pause)
+    failed, stop, pause = yes[: len(answers)]
+    told = tuple(said[:, len(yes) :].flatten().tolist())
+    return Ballot(failed=failed, stop=stop, pause=pause, told=told)
 
 
 def reduce_gradients(

@@ -1,0 +1,57 @@
+"""Batches of a loader: what is taken, and what they looked like as a whole."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from onyx.accumulation.system.micro_batch import parts
+
+
+def admit(data: Any, target: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A batch on the device, or a ValueError."""
+    for name, value in (("data", data), ("target", target)):
+        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) == 0:
+            raise ValueError(f"{name} must be a tensor whose first dimension is at least one sample, got {value!r}")
+    if len(data) != len(target):
+        raise ValueError(f"data and target must have as many samples, got {len(data)} and {len(target)}")
+    return data.to(device, non_blocking=True), target.to(device, non_blocking=True)
+
+
+def whole_shape(shapes: Sequence[torch.Size | None]) -> torch.Size | None:
+    """The shape of an output that came in parts; None where it is not of one tensor."""
+    if len(shapes) == 1 or None in shapes:
+        return shapes[0] if None not in shapes else None
+    found = [shape for shape in shapes if shape]
+    return torch.Size([sum(shape[0] for shape in found), *found[0][1:]]) if found else shapes[0]
+
+
+def counted(samples: int) -> int:
+    """A number of samples to divide by. None at all is a mistake, not a loss of 0."""
+    if not samples:
+        raise ValueError("the loader gave no batch: give it at least one")
+    return samples
+
+
+def micro_batches_of(loader: Iterable[Any], micro_batch: int) -> int | None:
+    """Into how many micro-batches a loader's epoch is cut; None for a loader that does not know its length."""
+    try:
+        batches = len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return batches * parts(getattr(loader, "batch_size", None) or 1, micro_batch)
+
+
+@contextmanager
+def evaluating(model: Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

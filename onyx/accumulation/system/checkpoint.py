@@ -1,0 +1,138 @@
+"""A trainer's checkpoint: a directory of safetensors and JSON, whole or not there at all."""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Module
+
+from onyx.accumulation import check
+from onyx.accumulation.statefile import read_state, write_state
+from onyx.accumulation.system.results import HistoryEntry
+
+FORMAT = "onyx.accumulation.system.checkpoint/1"
+_ABOUT = "checkpoint.json"
+_MODEL = "model.safetensors"
+_TRAINING = "training.safetensors"
+_ACCUMULATION = "accumulation.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a trainer resumes from."""
+
+    epoch: int
+    """Epochs finished."""
+
+    first_epoch: int
+    """Epochs finished when the run began, so that it ends where it would have."""
+
+    history: list[HistoryEntry]
+
+    model: dict[str, Any]
+    """The model's state dict: tensors by name, and whatever else its modules keep there."""
+
+    training: dict[str, Any]
+    """States of the optimizer, the scheduler and the loss scaler (None without one)."""
+
+    accumulation: dict[str, Any] | None
+    """The accumulator's state, if it was to be saved."""
+
+
+def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Save beside the name, then move there: a reader never meets half a checkpoint."""
+    target = Path(path)
+    part, old = _beside(target, "part"), _beside(target, "old")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    tensors = {n: v.detach().cpu().clone().contiguous() for n, v in checkpoint.model.items() if isinstance(v, Tensor)}
+    others = {name: value for name, value in checkpoint.model.items() if not isinstance(value, Tensor)}
+    save_file(tensors, part / _MODEL, metadata={"format": "pt"})
+    write_state(part / _TRAINING, checkpoint.training | {"model": others})
+    if checkpoint.accumulation is not None:
+        write_state(part / _ACCUMULATION, checkpoint.accumulation)
+    about = {
+        "format": FORMAT,
+        "epoch": checkpoint.epoch,
+        "first_epoch": checkpoint.first_epoch,
+        "history": checkpoint.history,
+        "files": sorted(file.name for file in part.iterdir()),
+    }
+    (part / _ABOUT).write_text(json.dumps(about, indent=1))
+    for file in part.iterdir():
+        _sync(file)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    part.rename(target)
+    _sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Load what `write_checkpoint` saved; anything else is a ValueError."""
+    target = Path(path)
+    if not target.exists() and _beside(target, "old").exists():
+        target = _beside(target, "old")  # a crash came between the two moves
+    if not target.is_dir():
+        raise ValueError(f"no checkpoint at {path}: give the directory that save_checkpoint wrote")
+    about = _about(target)
+    try:
+        model: dict[str, Any] = load_file(target / _MODEL)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{target / _MODEL} is damaged: {error}") from error
+    training = read_state(target / _TRAINING)
+    if not isinstance(training, dict) or set(training) != {"optimizer", "scheduler", "scaler", "model"}:
+        raise ValueError(f"{target / _TRAINING} is not of a checkpoint")
+    model |= training["model"]
+    return Checkpoint(
+        epoch=check.whole("epoch", about["epoch"], at_least=0),
+        first_epoch=check.whole("first_epoch", about["first_epoch"], at_least=0),
+        history=about["history"],
+        model=model,
+        training=training,
+        accumulation=read_state(target / _ACCUMULATION) if _ACCUMULATION in about["files"] else None,
+    )
+
+
+def check_model(model: Module, saved: dict[str, Any]) -> None:
+    """Refuse weights of another model, before any of this one's are changed."""
+    own = model.state_dict()
+    wrong = sorted(set(own) ^ set(saved)) or [n for n in own if _shape(own[n]) != _shape(saved[n])]
+    if wrong:
+        raise ValueError(f"the checkpoint is of another model: {', '.join(wrong[:5])} do not match")
+
+
+def _shape(value: Any) -> Any:
+    return getattr(value, "shape", None)
+
+
+def _about(target: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((target / _ABOUT).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{target} is not a checkpoint: {_ABOUT} cannot be read ({error})") from error
+    keys = {"format", "epoch", "first_epoch", "history", "files"}
+    if not isinstance(about, dict) or about.get("format") != FORMAT or set(about) != keys:
+        raise ValueError(f"{target} is not a checkpoint of the format {FORMAT}")
+    if not isinstance(about["history"], list) or not isinstance(about["files"], list):
+        raise ValueError(f"{target / _ABOUT} is damaged: history and files must be lists")  # noqa: TRY004
+    return about
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

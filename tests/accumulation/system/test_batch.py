@@ -1,0 +1,58 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from onyx.accumulation.system.batch import admit, evaluating, micro_batches_of, whole_shape
+from tests.accumulation.exact import make_model
+from tests.accumulation.system.common import CPU, trainer_of
+
+
+@pytest.mark.parametrize("bad", [None, [1.0], 3, torch.ones(()), torch.ones(0, 5)])
+def test_data_and_target_are_batches_of_samples(bad: Any) -> None:
+    good = torch.ones(2, 5)
+    with pytest.raises(ValueError, match="data must be a tensor"):
+        admit(bad, good, CPU)
+    with pytest.raises(ValueError, match="target must be a tensor"):
+        admit(good, bad, CPU)
+
+
+def test_data_and_target_match() -> None:
+    with pytest.raises(ValueError, match="as many samples, got 2 and 3"):
+        admit(torch.ones(2, 5), torch.ones(3), CPU)
+
+
+def test_shapes_of_parts_add_up() -> None:
+    assert whole_shape([torch.Size([3, 7]), torch.Size([2, 7])]) == torch.Size([5, 7])
+    assert whole_shape([torch.Size([3, 7])]) == torch.Size([3, 7])
+    assert whole_shape([torch.Size([]), torch.Size([])]) == torch.Size([])
+    assert whole_shape([None, None]) is None
+
+
+def test_a_loader_is_cut_into_micro_batches() -> None:
+    data = torch.utils.data.TensorDataset(torch.ones(10, 2))
+    assert micro_batches_of(torch.utils.data.DataLoader(data, batch_size=5), micro_batch=2) == 6
+    assert micro_batches_of([1, 2, 3], micro_batch=2) == 3
+    assert micro_batches_of(iter([1, 2, 3]), micro_batch=2) is None
+
+
+def test_evaluation_leaves_every_module_in_its_mode() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout(), nn.Linear(1, 1)))
+    model[1].eval()
+
+    def fail() -> None:
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [module.training for module in model.modules()] == [True, True, False, False, False]
+
+
+def test_an_empty_loader_is_a_mistake() -> None:
+    trainer = trainer_of(make_model())
+    for epoch in (trainer.train_epoch, trainer.validate_epoch):
+        with pytest.raises(ValueError, match="gave no batch"):
+            epoch([])
