@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-MODULES = ("accumulation", "memory")
+MODULES = ("accumulation", "memory", "jobs")
 
 
 def run() -> None:

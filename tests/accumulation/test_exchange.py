@@ -79,6 +79,9 @@ def one_answer_holds_for_all(rank: int) -> None:
     assert vote(Ballot(failed=rank == 1), []) == Ballot(failed=True)
     assert vote(Ballot(stop=rank == 0, pause=rank == 1), []) == Ballot(stop=True, pause=True)
     assert vote(Ballot(), []) == Ballot()
+    layer = nn.Linear(2, 1)
+    told = vote(Ballot(told=(rank + 0.1, 2.0**50)), list(layer.parameters())).told
+    assert told == (0.1, 2.0**50, 1.1, 2.0**50)
 
 
 def any_bucket_gives_the_same_sum(rank: int, world_size: int) -> None:

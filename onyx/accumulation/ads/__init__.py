@@ -8,13 +8,13 @@ from onyx.accumulation.ads.integrate import (
     integrate_with_dataparallel,
     integrate_with_distributed,
 )
-from onyx.accumulation.ads.rates import (
+from onyx.accumulation.ads.registry import GradientAccumulationAPI
+from onyx.accumulation.ads.trainer import GradientAccumulationTrainer
+from onyx.accumulation.rates import (
     adjust_learning_rate,
     calculate_accumulation_steps,
     calculate_effective_batch_size,
 )
-from onyx.accumulation.ads.registry import GradientAccumulationAPI
-from onyx.accumulation.ads.trainer import GradientAccumulationTrainer
 
 __all__ = [
     "AdaptiveGradientAccumulator",

@@ -1,7 +1,10 @@
-"""The import path that the documentation promises. The code lives in `onyx.accumulation.ads`."""
+"""The import path that the documentation promises. The code lives in `onyx.accumulation.ads`.
 
+Here the accumulator that plans meets the planner: neither room imports the other.
+"""
+
+from onyx.accumulation import ads
 from onyx.accumulation.ads import (
-    AdaptiveGradientAccumulator,
     GradientAccumulationAPI,
     GradientAccumulationConfig,
     GradientAccumulationTrainer,
@@ -13,6 +16,7 @@ from onyx.accumulation.ads import (
     integrate_with_dataparallel,
     integrate_with_distributed,
 )
+from onyx.memory.seams import DevicePlanner
 
 __all__ = [
     "AdaptiveGradientAccumulator",
@@ -27,3 +31,9 @@ __all__ = [
     "integrate_with_dataparallel",
     "integrate_with_distributed",
 ]
+
+
+class AdaptiveGradientAccumulator(ads.AdaptiveGradientAccumulator):
+    """Picks the batch size that fits, then the N that reaches `target_batch_size`."""
+
+    planner = DevicePlanner()

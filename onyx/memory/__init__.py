@@ -1,0 +1,1 @@
+"""What is there (devices), what a step needs (footprint), what to run (plan)."""

@@ -1,0 +1,76 @@
+"""Footprints and overheads by what they depend on: from the disk when they are there, else measured now and stored.
+
+Importing this needs no torch; computing does.
+"""
+
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from onyx.memory.cache import Cache, versions
+from onyx.memory.device import Device, Kind
+from onyx.memory.footprint import Footprint
+from onyx.memory.overhead import ASSUMED_CUDA, Overhead
+from onyx.memory.recipe import Recipe
+
+NO_MATTER = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
+"""What a config says that no allocation depends on, or that the key holds in another form."""
+
+
+def footprint_of(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
+    """The footprint of a recipe whose config is loaded, on a device of that kind."""
+    from onyx.memory.model import check_length
+
+    check_length(config, recipe)
+    cache, key = Cache("footprints"), footprint_key(config, recipe, kind)
+    stored = cache.read(key)
+    if stored is not None:
+        try:
+            return Footprint.from_json(stored)
+        except ValueError:
+            pass  # written by something else: computed again, and written over
+    from onyx.memory.estimate import estimate
+
+    found = estimate(config, recipe, kind)
+    cache.write(key, found.to_json())
+    return found
+
+
+def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
+    """All that a footprint depends on. Of max_length only whether it reaches the model's sliding window."""
+    from onyx.memory.model import beyond_window, is_causal
+
+    content = {name: value for name, value in config.to_dict().items() if name not in NO_MATTER}
+    return {
+        "config": content,
+        "labels": getattr(config, "num_labels", None),
+        "attention": getattr(config, "_attn_implementation", None),
+        "causal": is_causal(config, recipe),
+        "method": recipe.method,
+        "lora": asdict(recipe.lora) if recipe.method == "lora" else None,
+        "precision": recipe.precision,
+        "gradient_checkpointing": recipe.gradient_checkpointing,
+        "beyond_window": beyond_window(config, recipe.max_length),
+        "kind": kind,
+        "versions": versions(),
+    }
+
+
+def overhead_of(device: Device) -> Overhead:
+    """Of a process on that device. The CPU's is measured when it is not known; a card's where the card is."""
+    cache = Cache("overheads")
+    key: dict[str, Any] = {"kind": device.kind, "versions": versions()}
+    key |= {"machine": platform.node(), "kernel": platform.release()} if device.kind == "cpu" else {"name": device.name}
+    stored = cache.read(key)
+    if stored is not None:
+        try:
+            return Overhead.from_json(stored)
+        except ValueError:
+            pass
+    if device.kind == "cuda":
+        return ASSUMED_CUDA
+    from onyx.memory.calibrate import measure_cpu
+
+    found = measure_cpu()
+    cache.write(key, found.to_json())
+    return found

@@ -1,0 +1,58 @@
+"""What a training process takes beyond its live tensors: measured per machine, or said to be assumed.
+
+Needs no torch.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """A line: bytes taken = fixed + slack × bytes of live tensors."""
+
+    fixed: int
+    """Bytes that a process takes before any tensor: libraries' own tables, a CUDA context."""
+
+    slack: float
+    """How much more the allocator holds than is alive."""
+
+    fixed_high: int
+    """The largest `fixed` that was seen, or must be reckoned with."""
+
+    slack_high: float
+    """The same for `slack`."""
+
+    measured: bool
+    """False: nobody has run on such a device here, and the figures are those that others published."""
+
+    def expected(self, live: float) -> int:
+        """Bytes that the process takes when `live` bytes of tensors are alive."""
+        return int(self.fixed + self.slack * live)
+
+    def high(self, live: float) -> int:
+        """Bytes that it may take."""
+        return int(self.fixed_high + self.slack_high * live)
+
+    def live(self, size: float) -> float:
+        """The bytes of tensors for which `size` is expected."""
+        return (size - self.fixed) / self.slack
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote; ValueError when the text is not that."""
+        try:
+            return cls(**json.loads(text))
+        except TypeError as problem:
+            raise ValueError(f"not a stored overhead: {problem}") from problem
+
+
+ASSUMED_CUDA = Overhead(fixed=GIB // 2, slack=1.08, fixed_high=int(1.4 * GIB), slack_high=1.41, measured=False)
+"""For cards that are not here. Published: 0.3 to 1.4 GB per process, 1.08 to 1.41 reserved per allocated byte."""

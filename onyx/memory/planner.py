@@ -1,0 +1,214 @@
+"""Makes a plan from a recipe, the data's lengths, the target and the devices.
+
+Importing this needs no torch. A plan whose footprint is stored needs it only where the model's config is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, NoReturn
+
+from onyx.memory.cache import versions
+from onyx.memory.device import Device
+from onyx.memory.errors import DoesNotFitError, PlanError
+from onyx.memory.explain import alternatives
+from onyx.memory.fitting import Fit, fit_device
+from onyx.memory.plan import DevicePlan, Plan
+from onyx.memory.recipe import Recipe
+from onyx.memory.shares import split
+from onyx.memory.timing import Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a plan is asked for, validated once."""
+
+    recipe: Recipe
+    """What is trained."""
+
+    effective_batch: int
+    """Samples of one update, over all devices."""
+
+    devices: Sequence[Device | Mapping[str, Any]]
+    """Devices, or cards one does not have: {"name": "A100", "memory_gb": 40}."""
+
+    lengths: Sequence[int] = ()
+    """Tokens of each sample. Empty: all may be max_length."""
+
+    samples: int | None = None
+    """Samples of one epoch. None: as many as there are lengths."""
+
+    epochs: int = 1
+    """For the job's duration only."""
+
+    accumulation_steps: int | None = None
+    """The user's N; None lets the planner choose."""
+
+    max_memory_usage: float = 0.9
+    """Part of a device's memory that may be used."""
+
+    memory_safety_margin: float = 0.1
+    """Part of that which stays free."""
+
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    """By device label, from real probes."""
+
+    def __post_init__(self) -> None:
+        for name in ("effective_batch", "samples", "epochs", "accumulation_steps"):
+            _whole(name, getattr(self, name))
+        for name in ("max_memory_usage", "memory_safety_margin"):
+            fraction(name, getattr(self, name))
+        if not self.devices:
+            raise PlanError("devices must name at least one device")
+        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in self.lengths):
+            raise PlanError("lengths must be whole numbers of at least 1: leave out empty samples")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample after truncation."""
+        limit = self.recipe.max_length
+        return min(max(self.lengths), limit) if self.lengths else limit
+
+    @property
+    def count(self) -> int | None:
+        """Samples of one epoch, when known."""
+        return self.samples or len(self.lengths) or None
+
+    @property
+    def window(self) -> int:
+        """The target, or all samples when there are fewer."""
+        return min(self.effective_batch, self.count or self.effective_batch)
+
+
+def plan(recipe: Recipe, **options: Any) -> Plan:
+    """Plan a recipe: `options` are the fields of `Request`."""
+    return make_plan(Request(recipe=recipe, **options))
+
+
+def make_plan(request: Request) -> Plan:
+    """The plan, or an error that says what would fit."""
+    from onyx.memory.model import load_config
+
+    config = load_config(request.recipe)
+    devices = [_device(each, i) for i, each in enumerate(request.devices)]
+    fits = [fit_device(config, request, device) for device in devices]
+    able = [each for each in fits if each.samples >= 1]
+    if not able:
+        _refuse(config, request, fits)
+    warnings = [
+        f"{each.device.label} is too small for one sample of {request.longest} tokens and takes no part"
+        for each in fits
+        if each.samples < 1
+    ]
+    shares = split(request.window, _weights(able))
+    parts = []
+    for each, share in zip(able, shares, strict=True):
+        if share:
+            parts.append(_part(each, share, request, warnings))
+        else:
+            warnings.append(f"a window of {request.window} leaves no sample for {each.device.label}")
+    return _assemble(config, request, parts, warnings)
+
+
+def _assemble(config: Any, request: Request, parts: list[DevicePlan], warnings: list[str]) -> Plan:
+    recipe = request.recipe
+    steps = request.accumulation_steps or ceil(request.window / sum(each.micro_batch for each in parts))
+    if request.window < request.effective_batch:
+        warnings.append(f"there are {request.window} samples, fewer than the target of {request.effective_batch}")
+    if not all(each.overhead_measured for each in parts):
+        warnings.append("no process ran on such a card here: its overhead is what others published")
+    per_update, total = _seconds(request, parts)
+    return Plan(
+        model=recipe.model if isinstance(recipe.model, str) else config.model_type,
+        method=recipe.method,
+        lora_r=recipe.lora.r if recipe.method == "lora" else None,
+        precision=recipe.precision,
+        gradient_checkpointing=recipe.gradient_checkpointing,
+        max_length=request.longest,
+        window=request.window,
+        accumulation_steps=steps,
+        devices=tuple(parts),
+        seconds_per_update=per_update,
+        seconds_total=total,
+        versions=versions(),
+        warnings=tuple(warnings),
+    )
+
+
+def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> DevicePlan:
+    wanted = ceil(share / (request.accumulation_steps or 1))
+    micro_batch = min(fit.samples, wanted)
+    if request.accumulation_steps and micro_batch < wanted:
+        warnings.append(
+            f"accumulation_steps {request.accumulation_steps} asks for a micro-batch of {wanted} on "
+            f"{fit.device.label}, where {micro_batch} fits: it takes "
+            f"{ceil(share / micro_batch)} micro-batches per update"
+        )
+    live = fit.footprint.peak(micro_batch, request.longest)
+    return DevicePlan(
+        label=fit.device.label,
+        name=fit.device.name,
+        micro_batch=micro_batch,
+        token_budget=min(fit.tokens, wanted * request.longest),
+        share=share,
+        steps=ceil(share / micro_batch),
+        usable=fit.usable,
+        expected_peak=fit.expected(live),
+        low=live,
+        high=fit.high(live),
+        overhead_measured=fit.overhead.measured,
+    )
+
+
+def _weights(fits: list[Fit]) -> list[float]:
+    """By speed when every device's is known, else by memory."""
+    speeds = [each.device.speed for each in fits]
+    known = [speed for speed in speeds if speed is not None]
+    return known if len(known) == len(fits) else [float(each.usable) for each in fits]
+
+
+def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
+    """The slowest device decides. The cut sorts by length, so that padding is small beside the mean length."""
+    if any(each.label not in request.timings for each in parts):
+        return None, None
+    lengths = [min(n, request.recipe.max_length) for n in request.lengths]
+    mean = sum(lengths) / len(lengths) if lengths else request.longest
+    update = max(
+        request.timings[each.label].seconds(
+            micro_batches=ceil(each.share * mean / each.token_budget), tokens=each.share * mean
+        )
+        for each in parts
+    )
+    return update, update * request.epochs * ceil(request.count / request.window) if request.count else None
+
+
+def _refuse(config: Any, request: Request, fits: list[Fit]) -> NoReturn:
+    best = max(fits, key=lambda each: each.usable - each.needs)
+    raise DoesNotFitError(
+        needs=best.needs,
+        length=request.longest,
+        shortages={each.device.label: each.usable for each in fits},
+        alternatives=alternatives(config, request, best.device),
+    )
+
+
+def _device(given: Device | Mapping[str, Any], index: int) -> Device:
+    if isinstance(given, Device):
+        return given
+    try:
+        return Device.imagined(given, index)
+    except ValueError as error:
+        raise PlanError(str(error)) from error
+
+
+def fraction(name: str, value: object) -> None:
+    """A part of something, neither none nor all of it."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
+        raise PlanError(f"{name} must be above 0 and below 1, not {value!r}")
+
+
+def _whole(name: str, value: object) -> None:
+    if value is None and name in ("samples", "accumulation_steps"):
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")

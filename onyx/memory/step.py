@@ -1,0 +1,88 @@
+"""The training step that probes run, piece by piece the one that training runs.
+
+Loss is the sum over label tokens (or samples) divided by the window's weight; labels are shifted instead of logits,
+so that no copy of the logits is made; nothing keeps the logits alive in backward but autograd itself.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from onyx.memory.recipe import Precision
+
+IGNORED = -100
+"""The label of a token that does not count."""
+
+AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One micro-batch, padded on the right."""
+
+    input_ids: torch.Tensor
+    """(samples, length) token ids."""
+
+    labels: torch.Tensor
+    """(samples, length) already shifted, `IGNORED` where no loss is; (samples,) class ids for a classifier."""
+
+    attention_mask: torch.Tensor | None
+    """None for causal models: no token looks to its right, so padding there changes nothing and needs no mask."""
+
+
+def blank_batch(samples: int, length: int, *, causal: bool, device: str = "cpu") -> Batch:
+    """A batch of token 0 with one padded position, so that a mask, where there is one, cannot be skipped."""
+    ids = torch.zeros((samples, length), dtype=torch.long, device=device)
+    if causal:
+        return Batch(input_ids=ids, labels=torch.zeros_like(ids), attention_mask=None)
+    mask = torch.ones_like(ids)
+    mask[:, -1] = 0
+    labels = torch.zeros((samples,), dtype=torch.long, device=device)
+    return Batch(input_ids=ids, labels=labels, attention_mask=mask)
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], learning_rate: float = 5e-5) -> torch.optim.AdamW:
+    """Fused AdamW over what is trained, with its state allocated: the first update needs no more than the others."""
+    optimizer = torch.optim.AdamW([each for each in parameters if each.requires_grad], lr=learning_rate, fused=True)
+    allocate_state(optimizer)
+    return optimizer
+
+
+def allocate_state(optimizer: torch.optim.AdamW) -> None:
+    """Give AdamW the state that its first step would give it, so that running out of memory shows now."""
+    for group in optimizer.param_groups:
+        for each in group["params"]:
+            optimizer.state[each] = {
+                "step": torch.zeros((), dtype=torch.float32, device=each.device),
+                "exp_avg": torch.zeros_like(each, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(each, memory_format=torch.preserve_format),
+            }
+
+
+def autocast(precision: Precision, device: str) -> AbstractContextManager[object]:
+    """Mixed precision where the recipe asks for it."""
+    dtype = AUTOCAST_DTYPES.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype)
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Sum of the losses of all label tokens, or of all samples of a classifier."""
+    masked = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
+    cached = {} if batch.attention_mask is not None else {"use_cache": False}
+    logits = model(input_ids=batch.input_ids, **masked, **cached).logits
+    return functional.cross_entropy(
+        logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def finish_update(optimizer: torch.optim.Optimizer, max_norm: float | None = 1.0) -> None:
+    """Clip, step, clear."""
+    if max_norm is not None:
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        nn.utils.clip_grad_norm_(parameters, max_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,43 @@
+import time
+
+import pytest
+import torch
+
+from onyx.memory.calibrate import growth
+from onyx.memory.heap import steady_heap, trim_heap
+
+SIZE = 100 * 2**20
+
+
+def test_what_is_freed_goes_back_at_once() -> None:
+    """Sizes change from turn to turn, as they do with samples of unequal length: a heap would grow with the turns."""
+
+    def work() -> None:
+        assert steady_heap()
+        for i in range(10):
+            tensors = [torch.ones(SIZE // 40 + 99_991 * ((i + j) % 7), dtype=torch.uint8) for j in range(40)]
+            del tensors
+
+    assert growth(work) < 1.25 * (SIZE + 40 * 99_991 * 3)
+
+
+def test_a_child_that_fails_is_told() -> None:
+    def work() -> None:
+        raise ValueError("no such thing")
+
+    with pytest.raises(RuntimeError, match="ValueError: no such thing"):
+        growth(work)
+
+
+def test_growth_sees_memory_that_is_touched() -> None:
+    def work() -> None:
+        held = torch.ones(SIZE, dtype=torch.uint8)
+        time.sleep(0.05)
+        del held
+
+    assert 0.99 * SIZE <= growth(work) < 1.25 * SIZE
+
+
+def test_trimming_is_harmless() -> None:
+    trim_heap()
+    assert torch.ones(10).sum() == 10
