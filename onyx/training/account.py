@@ -1,0 +1,62 @@
+"""Counting what became of a window. Every rank counts the same."""
+
+from onyx.accumulation.boundary import Update
+from onyx.training.agree import Agreed
+from onyx.training.errors import UserError
+from onyx.training.metrics import Row
+from onyx.training.run import Run, Task
+
+
+def account(run: Run, window: Task, agreed: Agreed, update: Update, *, seconds: float) -> None:
+    """Move on by one window, which was an update or a skip."""
+    progress = run.progress
+    progress.windows += 1
+    progress.samples += window.samples
+    progress.seconds += seconds
+    progress.widest = max(progress.widest, *(each.widest for each in agreed.told))
+    progress.peaks = [each.peak for each in agreed.told]
+    if update.stepped:
+        _stepped(run, window, agreed, update, seconds)
+    else:
+        _skipped(run, window, update)
+
+
+def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float) -> None:
+    progress = run.progress
+    progress.update += 1
+    progress.not_finite_in_a_row = 0
+    progress.trained_tokens += window.tokens
+    progress.epoch.add(agreed.loss, window.weight)
+    progress.last_loss = agreed.loss / window.weight
+    row = Row(
+        update=progress.update,
+        epoch=progress.samples / run.order.count,
+        samples=progress.samples,
+        trained_tokens=progress.trained_tokens,
+        loss=progress.last_loss,
+        gradient_norm=update.norm,
+        learning_rate=window.rate,
+        tokens_per_second=window.tokens / seconds,
+    )
+    last = progress.epoch_is_over(run.order.count)
+    run.record.update(row, micro_batches=sum(each.micro_batches for each in agreed.told), last=last)
+
+
+def _skipped(run: Run, window: Task, update: Update) -> None:
+    progress = run.progress
+    where = {"window": window.number, "update": progress.update, "reason": update.skipped}
+    if update.skipped == "no weight":
+        progress.skipped_no_weight += 1
+        run.record.events.say("skip", "no label token in the whole window: no update", where)
+        return
+    progress.skipped_not_finite += 1
+    progress.not_finite_in_a_row += 1
+    run.record.events.say("skip", "the gradient is not finite: no update", where, level="warn")
+    allowed = run.attempt.spec.training.max_skipped_in_a_row
+    if progress.not_finite_in_a_row > allowed:
+        raise UserError(
+            "not_finite",
+            f"the gradient was NaN or infinite in {progress.not_finite_in_a_row} windows in a row, after "
+            f"{progress.update} updates: lower the learning rate, or look for extreme values in the data",
+            param="training.learning_rate",
+        )

@@ -1,0 +1,144 @@
+"""From a data spec to a prepared directory: read, check, render, encode, store."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onyx.training.atomic import once
+from onyx.training.data.check import check_row
+from onyx.training.data.encode import Encoder, Numbered
+from onyx.training.data.findings import Finding, Findings
+from onyx.training.data.render import Renderer
+from onyx.training.data.sources import Source, evaluation_source, training_source
+from onyx.training.data.split import held_out
+from onyx.training.data.store import FORMAT, Meta, Writer, write_meta
+from onyx.training.errors import DataError
+from onyx.training.spec import DataSpec
+
+
+def prepare_data(
+    spec: DataSpec,
+    tokenizer: Any,
+    out: Path,
+    *,
+    seed: int = 0,
+    roots: tuple[Path, ...] | None = None,
+    hub_token: str | None = None,
+) -> Path:
+    """The directory under `out` that holds this data for this tokenizer, made when it is not there.
+
+    DataError, with each bad line, when the data cannot be used.
+    """
+    training = training_source(spec, roots, hub_token)
+    evaluation = evaluation_source(spec, roots)
+    key = content_key(spec, training, evaluation, tokenizer, seed)
+    job = _Preparation(spec, tokenizer, training, evaluation, seed, key)
+    return once(out / key, job.write)
+
+
+def content_key(spec: DataSpec, training: Source, evaluation: Source | None, tokenizer: Any, seed: int) -> str:
+    """The same for the same content, tokenizer and options; another for any other."""
+    fraction = spec.evaluation_fraction if evaluation is None else 0.0
+    options = {
+        "format": FORMAT,
+        "training": training.fingerprint,
+        "evaluation": evaluation.fingerprint if evaluation else None,
+        "fraction": fraction,
+        "seed": seed if fraction else None,
+        "max_length": spec.max_length,
+        "overlong": spec.overlong,
+        "tolerated_bad_lines": spec.tolerated_bad_lines,
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+    }
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Of all that decides tokens: vocabulary, rules, special tokens, chat template. Not of files that do not matter."""
+    backend = tokenizer.backend_tokenizer
+    # How a caller pads and truncates is kept in there too, and decides nothing here.
+    backend.no_truncation()
+    backend.no_padding()
+    decides = [
+        backend.to_str(),
+        json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str),
+        json.dumps(tokenizer.chat_template, sort_keys=True),
+    ]
+    return hashlib.sha256("\0".join(decides).encode()).hexdigest()
+
+
+class _Preparation:
+    """One pass over the data, into one directory."""
+
+    def __init__(
+        self, spec: DataSpec, tokenizer: Any, training: Source, evaluation: Source | None, seed: int, key: str
+    ) -> None:
+        self._spec = spec
+        self._training = training
+        self._evaluation = evaluation
+        self._seed = seed
+        self._key = key
+        self._renderer = Renderer(tokenizer)
+        self._encoder = Encoder(tokenizer, spec.max_length, refuse_overlong=spec.overlong == "refuse")
+        self._truncated = 0
+
+    def write(self, out: Path) -> None:
+        """Fill the directory."""
+        found = [Findings("training")]
+        with Writer(out) as writer:
+            self._add(self._training, found[0], writer)
+            evaluation = held_out(writer.samples, self._spec.evaluation_fraction, self._seed)
+            if self._evaluation is not None:
+                given = writer.samples
+                found.append(Findings("evaluation"))
+                self._add(self._evaluation, found[1], writer)
+                evaluation = np.arange(writer.samples) >= given
+            writer.split(evaluation)
+        write_meta(out, self._meta(out, evaluation, found, writer.highest_token))
+
+    def _add(self, source: Source, found: Findings, writer: Writer) -> None:
+        for number, sample in self._encoder.encode(self._rendered(source, found)):
+            if isinstance(sample, list):
+                found.add(number, sample)
+                continue
+            self._truncated += sample.truncated
+            writer.add(sample)
+        if not source.unchanged():
+            raise DataError("file_changed", "the file was changed while it was read: start the job again")
+        found.judge(self._spec.tolerated_bad_lines)
+
+    def _rendered(self, source: Source, found: Findings) -> Iterator[Numbered]:
+        for number, row in source.rows():
+            found.lines += 1
+            sample = check_row(row)
+            rendered = sample if isinstance(sample, list) else self._renderer.render(sample)
+            yield number, [rendered] if isinstance(rendered, Finding) else rendered
+
+    def _meta(self, out: Path, evaluation: NDArray[np.bool_], found: list[Findings], highest: int) -> Meta:
+        lengths = np.diff(np.load(out / "offsets.npy"))
+        weights = np.load(out / "weights.npy")
+        return Meta(
+            key=self._key,
+            samples=int((~evaluation).sum()),
+            evaluation_samples=int(evaluation.sum()),
+            tokens=int(lengths[~evaluation].sum()),
+            label_tokens=int(weights[~evaluation].sum()),
+            longest=int(lengths.max()),
+            lengths=histogram(lengths[~evaluation]),
+            truncated=self._truncated,
+            bad_lines=sum(each.bad for each in found),
+            findings=[each for part in found for each in part.kept],
+            highest_token=highest,
+        )
+
+
+def histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """How many samples have at most 2, 4, 8 … tokens and more than half of that."""
+    powers = np.ceil(np.log2(np.maximum(lengths, 2))).astype(np.int64)
+    values, counts = np.unique(powers, return_counts=True)
+    return [(int(2**value), int(count)) for value, count in zip(values, counts, strict=True)]

@@ -1,0 +1,84 @@
+"""metrics.csv: a row for every update of the job, over all attempts."""
+
+import csv
+import io
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TextIO
+
+from onyx.training.atomic import write_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One update."""
+
+    update: int
+    epoch: float
+    """Epochs done after it, with their fraction."""
+
+    samples: int
+    trained_tokens: int
+    loss: float
+    """Mean over the window's label tokens."""
+
+    gradient_norm: float
+    learning_rate: float
+    tokens_per_second: float
+
+
+NAMES = [field.name for field in fields(Row)]
+
+
+class Metrics:
+    """Appends rows. Without a path (every rank but the first) it writes nothing."""
+
+    def __init__(self, path: Path | None, after: int) -> None:
+        """Rows beyond update `after`, which the attempt resumes from, are of updates that are done again."""
+        self._file = None
+        if path is None:
+            return
+        kept = [row for row in read_rows(path) if int(row["update"]) <= after]
+        text = io.StringIO(newline="")
+        _writer(text).writeheader()
+        _writer(text).writerows(kept)
+        write_text(path, text.getvalue())
+        self._file = path.open("a", newline="", buffering=1)
+
+    def add(self, row: Row) -> None:
+        if self._file is not None:
+            _writer(self._file).writerow(asdict(row))
+
+    def keep(self) -> None:
+        """Wait until the rows are on the disk: a checkpoint vouches for them."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The whole rows of a file. A torn last line is none."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    return [row for row in csv.DictReader(whole.splitlines()) if None not in row.values()]
+
+
+def curve(rows: list[dict[str, str]], points: int = 20) -> list[tuple[int, float]]:
+    """(update, loss) at about `points` places, the first and the last among them."""
+    if not rows:
+        return []
+    step = max(1, math.ceil((len(rows) - 1) / (points - 1)))
+    chosen = rows[::step] if (len(rows) - 1) % step == 0 else [*rows[::step], rows[-1]]
+    return [(int(row["update"]), float(row["loss"])) for row in chosen]
+
+
+def _writer(file: TextIO) -> "csv.DictWriter[str]":
+    return csv.DictWriter(file, NAMES, lineterminator="\n")

@@ -1,0 +1,54 @@
+"""An adapter on its base, merged once into a plain model: whatever comes later meets one kind of directory."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from onyx.training.atomic import once
+from onyx.training.errors import ModelError
+from onyx.training.models.directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
+
+CHUNK = 1 << 20
+
+
+def base_name(adapter: Path) -> str:
+    """The model that the adapter was made for: a directory or a name."""
+    value = read_json(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(value, str) or not 0 < len(value) <= 4096:
+        raise ModelError("adapter_unsupported", "the adapter does not say which model it was made for")
+    return value
+
+
+def merged(adapter: Path, base: Path, models_dir: Path, *, remote_code: bool = False) -> Path:
+    """The directory of the base with the adapter added to its weights, made when it is not there."""
+    key = _fingerprint(adapter, base)
+    return once(models_dir / f"merged-{key}", lambda out: _merge(adapter, base, out, remote_code))
+
+
+def _merge(adapter: Path, base: Path, out: Path, remote_code: bool) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    local: dict[str, bool] = {"local_files_only": True, "trust_remote_code": remote_code}
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True, **local)
+    try:
+        adapted = PeftModel.from_pretrained(model, str(adapter))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ModelError("adapter_unsupported", "the adapter does not fit the model it names as its base") from error
+    adapted.merge_and_unload().save_pretrained(out)
+    has_tokenizer = any((adapter / name).is_file() for name in TOKENIZER_FILES)
+    AutoTokenizer.from_pretrained(adapter if has_tokenizer else base, **local).save_pretrained(out)
+
+
+def _fingerprint(adapter: Path, base: Path) -> str:
+    digest = hashlib.sha256(str(base).encode())
+    _add(digest.update, adapter / ADAPTER_CONFIG)
+    _add(digest.update, adapter / ADAPTER_WEIGHTS)
+    return digest.hexdigest()[:32]
+
+
+def _add(update: Callable[[bytes], None], path: Path) -> None:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            update(chunk)

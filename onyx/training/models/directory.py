@@ -1,0 +1,115 @@
+"""What a model's directory must be: inside of its root, whole, and without anything that executes when read.
+
+Needs no torch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from onyx.training.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+LARGEST_JSON = 256 * 2**20
+"""A config is kilobytes and an index megabytes; nothing larger is read into memory."""
+
+
+def inside(root: Path, name: str) -> Path | None:
+    """The path that `name` has under `root`, links followed; None when it is not there, an error when it is outside."""
+    if "\0" in name:
+        raise _outside(name)
+    base = root.resolve()
+    path = (base / name).resolve()
+    if not path.is_relative_to(base) or path == base:
+        raise _outside(name)
+    return path if path.exists() else None
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether the directory holds an adapter on top of another model."""
+    return (path / ADAPTER_CONFIG).is_file()
+
+
+def check_directory(path: Path, root: Path) -> None:
+    """ModelError unless transformers can load the directory without leaving `root` and without pickle."""
+    if not path.is_dir():
+        raise ModelError("model_not_found", "the model's name leads to a file: give the directory that holds it")
+    _check_links(path, root)
+    if is_adapter(path):
+        _check_adapter(path)
+        return
+    if not (path / "config.json").is_file():
+        raise ModelError("model_incomplete", "the model's directory has no config.json")
+    _check_config(read_json(path / "config.json"))
+    _check_weights(path)
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise ModelError("model_incomplete", "the model's directory has no tokenizer (tokenizer.json)")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of the model."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise ModelError("model_unreadable", f"{path.name} of the model is too large to be what its name says")
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError("model_unreadable", f"{path.name} of the model cannot be read as JSON") from error
+    if not isinstance(value, dict):
+        raise ModelError("model_unreadable", f"{path.name} of the model is not a JSON object")
+    return value
+
+
+def _outside(name: str) -> ModelError:
+    # The same words whether something is there or not: a name must not be a way to look around.
+    return ModelError("model_outside_root", f"{name!r} does not name a directory under the operator's model root")
+
+
+def _check_links(path: Path, root: Path) -> None:
+    base = root.resolve()
+    for each in path.rglob("*"):
+        if each.is_symlink() and not each.resolve().is_relative_to(base):
+            raise ModelError("model_outside_root", f"{each.name} of the model is a link that leads out of its root")
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    if config.get("quantization_config"):
+        raise ModelError(
+            "model_quantized", "the model's weights are quantized and cannot be trained: give the original model"
+        )
+
+
+def _check_weights(path: Path) -> None:
+    if (path / WEIGHTS).is_file():
+        return
+    if not (path / INDEX).is_file():
+        raise no_safetensors()
+    shards = read_json(path / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ModelError("model_unreadable", f"{INDEX} has no weight_map")
+    for shard in set(map(str, shards.values())):
+        # The index is data: a shard's name must not become a path.
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ModelError("model_outside_root", f"{INDEX} names a shard that is no safetensors file beside it")
+        if not (path / shard).is_file():
+            raise ModelError("model_incomplete", f"the model's directory lacks {shard}, which {INDEX} names")
+
+
+def _check_adapter(path: Path) -> None:
+    if not (path / ADAPTER_WEIGHTS).is_file():
+        raise no_safetensors()
+    kind = read_json(path / ADAPTER_CONFIG).get("peft_type")
+    if kind != "LORA":
+        raise ModelError("adapter_unsupported", f"only LoRA adapters can be trained further, not {kind!r}")
+
+
+def no_safetensors() -> ModelError:
+    """The refusal of weights that only pickle could read."""
+    return ModelError(
+        "model_without_safetensors",
+        "the model has no weights in safetensors format, and Onyx reads no other: loading pickle files runs their "
+        "code. Convert it (model.save_pretrained does) or choose another",
+    )

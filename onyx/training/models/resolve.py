@@ -1,0 +1,97 @@
+"""From a model's name to a directory that transformers loads. No name reaches a path that nobody allowed."""
+
+import re
+from pathlib import Path
+
+from onyx.training.errors import ModelError
+from onyx.training.models import hub, smollm2, tiny
+from onyx.training.models.adapter import base_name, merged
+from onyx.training.models.directory import check_directory, inside, is_adapter
+from onyx.training.prepared import Roots
+
+JOB_NAME = re.compile(r"(?P<job>[A-Za-z0-9][A-Za-z0-9_-]*)(:(?P<snapshot>epoch-[0-9]+))?")
+"""A former job's id, perhaps with one of its snapshots: "ftjob-1a2b", "ftjob-1a2b:epoch-2"."""
+
+DEEPEST = 8
+"""Adapters on adapters on adapters: more is a circle."""
+
+
+def resolve(name: str, roots: Roots, *, hub_token: str | None = None) -> Path:
+    """The directory of the model that `name` stands for; ModelError when there is none that may be used.
+
+    Looked for in this order: onyx/tiny, a former job's model, the operator's model root, the SmolLM2 wheel, the hub.
+    """
+    return _resolve(name, roots, hub_token, DEEPEST)
+
+
+def allows_code(name: str, roots: Roots) -> bool:
+    """Whether the operator's setting names this model: only then may its own code run."""
+    return name in roots.remote_code
+
+
+def _resolve(name: str, roots: Roots, token: str | None, depth: int) -> Path:
+    if name == tiny.NAME:
+        return tiny.make_tiny(_models_dir(roots))
+    path, root = _find(name, roots, token)
+    check_directory(path, root)
+    return _plain(path, name, roots, token, depth) if is_adapter(path) else path
+
+
+def _find(name: str, roots: Roots, token: str | None) -> tuple[Path, Path]:
+    """The directory, and the root that it must not leave."""
+    if job := _job_model(name, roots):
+        return job, roots.home
+    if local := _local(name, roots):
+        return local
+    if name in smollm2.NAMES:
+        if gguf := smollm2.gguf_file():
+            return smollm2.make_smollm2(_models_dir(roots), gguf), roots.home
+        name = smollm2.NAMES[0]
+    if not hub.is_hub_name(name):
+        raise ModelError("model_not_found", f"there is no model {name!r}: give a hub id (owner/name) or onyx/tiny")
+    cache = _models_dir(roots) / "hub"
+    return hub.fetch(name, cache, token=token, code=allows_code(name, roots)), cache
+
+
+def _local(name: str, roots: Roots) -> tuple[Path, Path] | None:
+    looks_like_path = name.startswith(("/", "~", ".")) or "\\" in name or ".." in Path(name).parts or "\0" in name
+    if roots.models is not None:
+        found = inside(roots.models, name)
+        return (found, roots.models) if found else None
+    if looks_like_path:
+        raise ModelError("model_outside_root", "the operator has set no model root: give a hub id or onyx/tiny")
+    return None
+
+
+def _job_model(name: str, roots: Roots) -> Path | None:
+    match = JOB_NAME.fullmatch(name)
+    if match is None or match["job"] not in roots.jobs:
+        return None
+    job = roots.home / "jobs" / match["job"]
+    path = job / "snapshots" / match["snapshot"] if match["snapshot"] else job / "model"
+    if not path.is_dir():
+        raise ModelError("model_not_found", f"job {match['job']} has not published this model, or it was deleted")
+    return path
+
+
+def _plain(adapter: Path, name: str, roots: Roots, token: str | None, depth: int) -> Path:
+    if depth == 0:
+        raise ModelError("adapter_unsupported", "the adapter's bases lead in a circle")
+    base = _base(base_name(adapter), roots, token, depth - 1)
+    return merged(adapter, base, _models_dir(roots), remote_code=allows_code(name, roots))
+
+
+def _base(base: str, roots: Roots, token: str | None, depth: int) -> Path:
+    """An adapter names its base by the directory that it was trained on, or by a name like any other."""
+    for root in (_models_dir(roots), roots.home / "jobs", roots.models):
+        if root is not None and Path(base).is_absolute() and Path(base).resolve().is_relative_to(root.resolve()):
+            path = Path(base).resolve()
+            if not path.is_dir():
+                raise ModelError("model_not_found", "the model that the adapter was made for is gone")
+            check_directory(path, root)
+            return _plain(path, base, roots, token, depth) if is_adapter(path) else path
+    return _resolve(base, roots, token, depth)
+
+
+def _models_dir(roots: Roots) -> Path:
+    return roots.home / "models"

@@ -1,0 +1,112 @@
+"""A run: everything that one rank trains with, in one value."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.optim import AdamW
+
+from onyx.accumulation.rates import adjust_learning_rate
+from onyx.training.attempt import Attempt, Share
+from onyx.training.control import Control
+from onyx.training.cut import shares
+from onyx.training.journal import Journal
+from onyx.training.oom import Thrash, allocator_retries
+from onyx.training.order import Indices, Order
+from onyx.training.progress import Progress
+from onyx.training.ranks import Ranks
+from onyx.training.rates import learning_rate
+from onyx.training.record import Record
+from onyx.training.samples import Samples
+from onyx.training.worker import Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A window as this rank sees it, before its first forward."""
+
+    number: int
+    """Windows closed before it."""
+
+    samples: int
+    """Of the whole window, over all ranks."""
+
+    tokens: int
+    weight: float
+    """W: its label tokens, over all ranks."""
+
+    share: Indices
+    """This rank's samples."""
+
+    rate: float
+    """The learning rate of its update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One rank of an attempt. Only `progress` changes while it lasts."""
+
+    attempt: Attempt
+    ranks: Ranks
+    worker: Worker
+    optimizer: AdamW
+    order: Order
+    progress: Progress
+    journal: Journal
+    control: Control
+    record: Record
+    thrash: Thrash
+    evaluation: Samples | None
+    tokenizer: Any
+
+    @property
+    def share(self) -> Share:
+        """This rank's part in the plan."""
+        return self.attempt.shares[self.ranks.rank]
+
+    @property
+    def budget(self) -> int:
+        """Padded tokens of this rank's micro-batches."""
+        return self.progress.steering.budgets[self.ranks.rank]
+
+    def relaxed_budget(self) -> int:
+        """The budget for the next share: half of it where the allocator struggles."""
+        thrashes = self.thrash.seen(allocator_retries(self.worker.device))
+        return max(1, self.budget // 2) if thrashes else self.budget
+
+    def share_of(self, chosen: Indices, samples: Samples) -> Indices:
+        """This rank's share of some samples."""
+        plan = self.attempt.shares
+        budget = sum(share.token_budget for share in plan) // len(plan)
+        return shares(chosen, samples.lengths, [share.share for share in plan], budget)[self.ranks.rank]
+
+    @property
+    def accumulation_steps(self) -> int:
+        """N, as the user fixed it or as the plan has it."""
+        planned = self.attempt.spec.accumulation_steps or self.attempt.plan.get("accumulation_steps")
+        return int(planned or 1)
+
+    def next_window(self) -> Task:
+        """The window to do now, steered as the journal says."""
+        progress, samples = self.progress, self.worker.samples
+        progress.steering = self.journal.obeyed(progress.steering, progress.windows)
+        window = self.order.window(progress.samples, progress.steering.window)
+        return Task(
+            number=progress.windows,
+            samples=len(window),
+            tokens=int(samples.lengths[window].sum(dtype=np.int64)),
+            weight=float(samples.weights[window].sum(dtype=np.int64)),
+            share=self.share_of(window, samples),
+            rate=self._rate(len(window)),
+        )
+
+    def window_of(self, accumulation_steps: int) -> int:
+        """Samples of an update when the number of accumulation steps is changed: micro-batches stay as they are."""
+        return math.ceil(self.attempt.spec.window / self.accumulation_steps) * accumulation_steps
+
+    def _rate(self, size: int) -> float:
+        spec = self.attempt.spec.training
+        peak = adjust_learning_rate(spec.learning_rate, self.accumulation_steps, rule=spec.learning_rate_rule)
+        total = spec.epochs * self.order.count
+        return learning_rate(spec, peak, position=self.progress.samples, size=size, total=total)

@@ -1,0 +1,50 @@
+"""What training reads: prepared samples, and the batches that they become."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from onyx.memory.step import IGNORED, Batch
+from onyx.training.cut import Lengths
+from onyx.training.order import Indices
+
+PADDING = 0
+"""Any token does: it stands to the right of all others, where a causal model never looks, and its label is ignored."""
+
+
+class Samples(Protocol):
+    """Tokenised samples that can be had in any order."""
+
+    @property
+    def lengths(self) -> Lengths:
+        """Tokens of each sample."""
+        ...
+
+    @property
+    def weights(self) -> NDArray[np.integer]:
+        """Label tokens that count of each sample: after the causal shift, masked ones left out."""
+        ...
+
+    def sample(self, index: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+        """Tokens and labels of one sample, side by side: `IGNORED` where a token does not count."""
+        ...
+
+
+def batch_of(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
+    """One micro-batch, padded on the right, its labels shifted to where they are predicted."""
+    width = int(samples.lengths[chosen].max())
+    tokens = np.full((len(chosen), width), PADDING, dtype=np.int64)
+    labels = np.full((len(chosen), width), IGNORED, dtype=np.int64)
+    for row, index in enumerate(chosen.tolist()):
+        its_tokens, its_labels = samples.sample(index)
+        tokens[row, : len(its_tokens)] = its_tokens
+        labels[row, : len(its_labels) - 1] = its_labels[1:]
+    counted, expected = int((labels != IGNORED).sum()), int(samples.weights[chosen].sum())
+    if counted != expected:
+        # The window was weighed by these counts before its first forward: a wrong one is a wrong update.
+        raise RuntimeError(f"samples {chosen.tolist()} have {counted} label tokens where {expected} were prepared")
+    return Batch(
+        input_ids=torch.from_numpy(tokens).to(device), labels=torch.from_numpy(labels).to(device), attention_mask=None
+    )

@@ -1,0 +1,65 @@
+"""One rank's hands: the model, and what forward and backward of one micro-batch take."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from onyx.accumulation.scaling import Scaling, TorchScaling
+from onyx.accumulation.window import Window
+from onyx.memory.recipe import Precision
+from onyx.memory.step import Batch, autocast, loss_sum
+from onyx.training.order import Indices, mix
+from onyx.training.samples import Samples, batch_of
+from onyx.training.signals import Stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """What does not change while an attempt lasts."""
+
+    model: nn.Module
+    samples: Samples
+    device: torch.device
+    precision: Precision
+    scaling: Scaling
+    seed: int
+    stop: Stop
+    parameters: list[Parameter] = field(default_factory=list)
+    """What is trained."""
+
+    def __post_init__(self) -> None:
+        self.parameters.extend(each for each in self.model.parameters() if each.requires_grad)
+
+    def run(self, chosen: Indices, window: Window, update: int) -> None:
+        """Forward and backward of one micro-batch."""
+        self.seed_generators(update, int(chosen[0]))
+        batch = batch_of(self.samples, chosen, self.device)
+        contribution = window.take(self.loss(batch), int(self.samples.weights[chosen].sum()), reduction="sum")
+        self.scaling.scale(contribution).backward()
+
+    def seed_generators(self, *numbers: int) -> None:
+        """So that no random state needs storing. torch.manual_seed would take milliseconds: it asks every backend."""
+        seed = mix(self.seed, *numbers) >> 1
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def held(self, optimizer: Optimizer) -> int:
+        """Bytes of weights, buffers and optimizer state: what is there between two windows."""
+        state = [value for each in optimizer.state.values() for value in each.values()]
+        tensors = [*self.model.parameters(), *self.model.buffers(), *state]
+        return sum(each.numel() * each.element_size() for each in tensors)
+
+    def scaler_state(self) -> dict[str, Any]:
+        """What the loss scaler must remember; nothing where losses are not scaled."""
+        state: dict[str, Any] = self.scaling.scaler.state_dict() if isinstance(self.scaling, TorchScaling) else {}
+        return state
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The sum of the losses of its label tokens."""
+        with autocast(self.precision, self.device.type):
+            return loss_sum(self.model, batch)

@@ -1,0 +1,248 @@
+"""Small real jobs: a tiny Llama on disk, prepared data, and ranks that are real processes."""
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from onyx.training.attempt import Attempt, Event, Exit, Share, attempt_dir
+from onyx.training.data.encode import Encoded
+from onyx.training.data.store import FORMAT, Meta, Writer, write_meta
+from onyx.training.events import read_events
+from onyx.training.finish import finish
+from onyx.training.loop import Ending, train
+from onyx.training.models.tiny import make_tiny
+from onyx.training.rank import set_up
+from onyx.training.ranks import Ranks
+from onyx.training.run import Run
+from onyx.training.signals import Stop
+from onyx.training.spec import DataSpec, JobSpec, TrainingSpec
+from tests.training.template import SECONDS, Template
+
+VOCABULARY = 250
+POISON = 255
+"""A token that is in no other sample."""
+
+
+def write_data(
+    out: Path,
+    lengths: list[int],
+    *,
+    evaluation: int = 0,
+    seed: int = 0,
+    masked: tuple[int, ...] = (),
+    poisoned: tuple[int, ...] = (),
+) -> Path:
+    """Prepared samples of these lengths that a model can learn; the last `evaluation` of them are held out.
+
+    Every token follows from the one before it. `masked` samples have no label token, `poisoned` ones begin with POISON.
+    """
+    out.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    with Writer(out) as writer:
+        for index, length in enumerate(lengths):
+            tokens = (random.integers(VOCABULARY) + 7 * np.arange(length)) % VOCABULARY
+            if index in poisoned:
+                tokens[0] = POISON
+            mask = np.full(length, index not in masked)
+            writer.add(_encoded(tokens.astype(np.int32), mask))
+        held = np.arange(len(lengths)) >= len(lengths) - evaluation
+        writer.split(held)
+    meta = Meta(
+        format=FORMAT,
+        key=out.name,
+        samples=len(lengths) - evaluation,
+        evaluation_samples=evaluation,
+        tokens=sum(lengths),
+        label_tokens=sum(lengths) - len(lengths),
+        longest=max(lengths),
+        lengths=[(max(lengths), len(lengths))],
+        truncated=0,
+        bad_lines=0,
+        findings=[],
+        highest_token=VOCABULARY,
+    )
+    write_meta(out, meta)
+    return out
+
+
+def _encoded(tokens: NDArray[np.int32], mask: NDArray[np.bool_]) -> Encoded:
+    return Encoded(tokens=tokens, mask=mask, truncated=False)
+
+
+def make_model(home: Path, **changes: Any) -> Path:
+    """onyx/tiny, or with changes a Llama of its own with onyx/tiny's tokenizer."""
+    tiny = make_tiny(home / "models")
+    if not changes:
+        return tiny
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    out = home / "models" / "-".join(f"{key}={value}" for key, value in changes.items())
+    if not out.exists():
+        config = AutoConfig.from_pretrained(tiny)
+        for name, value in changes.items():
+            setattr(config, name, value)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(out)  # type: ignore[no-untyped-call]
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            shutil.copy(tiny / name, out / name)
+    return out
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One job and its attempts."""
+
+    template: Template
+    home: Path
+    model: Path
+    data: Path
+    name: str = "job"
+    training: dict[str, Any] = field(default_factory=dict)
+    window: int = 8
+    budgets: list[int] = field(default_factory=lambda: [128])
+    """One rank each."""
+
+    parts: list[float] | None = None
+    memory: list[int | None] | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    number: int = 0
+    """The last attempt's."""
+
+    @property
+    def dir(self) -> Path:
+        return self.home / "jobs" / self.name
+
+    @property
+    def attempt_dir(self) -> Path:
+        return attempt_dir(self.dir, self.number)
+
+    @property
+    def events(self) -> list[Event]:
+        """Of the last attempt."""
+        return read_events(self.attempt_dir / "events.jsonl")
+
+    def twin(self, name: str, **changes: Any) -> "Job":
+        """The same job under another name."""
+        values = vars(self) | {"name": name, "number": 0} | changes
+        return Job(**values)
+
+    def start(self) -> list[int]:
+        """The next attempt's ranks, as processes."""
+        self.number += 1
+        path = self.write_attempt()
+        return [self.template.start(path, rank, limits=self.limits) for rank in range(len(self.budgets))]
+
+    def wait(self, pids: list[int], seconds: float = SECONDS) -> list[int]:
+        return [self.template.wait(pid, seconds) for pid in pids]
+
+    def run(self) -> list[int]:
+        """One attempt, left alone."""
+        return self.wait(self.start())
+
+    def finish(self) -> "Job":
+        """One attempt that must end well."""
+        codes = self.run()
+        assert codes == [Exit.DONE] * len(self.budgets), self.log()
+        return self
+
+    def write_attempt(self) -> Path:
+        folder = self.attempt_dir
+        folder.mkdir(parents=True)
+        path = folder / "attempt.json"
+        path.write_text(self.attempt().model_dump_json())
+        return path
+
+    def attempt(self) -> Attempt:
+        parts = self.parts or [1 / len(self.budgets)] * len(self.budgets)
+        memory = self.memory or [None] * len(self.budgets)
+        training = {"epochs": 2, "learning_rate": 3e-3, "save_every_updates": 5, **self.training}
+        return Attempt(
+            job_id=self.name,
+            number=self.number,
+            spec=JobSpec(
+                model="onyx/tiny", data=DataSpec(texts=["-"]), training=TrainingSpec(**training), window=self.window
+            ),
+            plan={"accumulation_steps": 2},
+            shares=[
+                Share(device=f"cpu:{rank}", share=part, token_budget=budget, memory_bytes=most)
+                for rank, (part, budget, most) in enumerate(zip(parts, self.budgets, memory, strict=True))
+            ],
+            precision="float32",
+            model_dir=self.model,
+            data_dir=self.data,
+            job_dir=self.dir,
+            attempt_dir=self.attempt_dir,
+            rendezvous=self.attempt_dir / "rendezvous",
+        )
+
+    def log(self) -> str:
+        return "\n".join(path.read_text()[-3000:] for path in sorted(self.attempt_dir.glob("rank-*.log")))
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the published model."""
+        (path,) = (self.dir / "model").glob("*model.safetensors")
+        return load_file(path)
+
+    def signal(self, pids: list[int], number: signal.Signals = signal.SIGTERM) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    def until_listening(self, pids: list[int]) -> None:
+        """Until the ranks have put on their names, and so listen to signals."""
+        comms = [Path(f"/proc/{pid}/comm") for pid in pids]
+        self.until(lambda: all(comm.read_text().startswith("onyx-rank-") for comm in comms))
+
+    def until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.002)
+
+    def rows(self) -> list[str]:
+        path = self.dir / "metrics.csv"
+        return path.read_text().splitlines()[1:] if path.exists() else []
+
+
+@contextlib.contextmanager
+def inline(job: Job, stop: Stop | None = None) -> Iterator[Run]:
+    """The next attempt, set up in this process with one rank."""
+    job.number += 1
+    if not job.attempt_dir.exists():
+        job.write_attempt()
+    attempt = job.attempt()
+    run = set_up(attempt, Ranks(), attempt.shares[0], stop or Stop())
+    try:
+        yield run
+    finally:
+        run.record.close()
+
+
+def run_inline(job: Job) -> Run:
+    """The next attempt, from its beginning to its end."""
+    with inline(job) as run:
+        assert train(run) is Ending.DONE
+        finish(run)
+    return run
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Relative to the weights' norm."""
+    assert one.keys() == other.keys()
+    a, b = (torch.cat([each[name].flatten().double() for name in sorted(each)]) for each in (one, other))
+    return float((a - b).norm() / b.norm())

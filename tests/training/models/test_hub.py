@@ -1,0 +1,110 @@
+"""The hub: what is asked of it, and what is said when it does not answer. No network is touched."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from onyx.training.errors import ModelError
+from onyx.training.models.hub import CODE_PATTERNS, fetch, is_hub_name
+
+TOKEN = "hf_secret"  # noqa: S105 - to be looked for
+
+
+class AnsweredError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status} for https://hub/?token={TOKEN}")
+        self.response = SimpleNamespace(status_code=status)
+
+
+class GatedRepoError(AnsweredError):
+    pass
+
+
+class Hub:
+    """Stands in for the client."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, files: list[str], error: Exception | None = None) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.credentials: list[object] = []
+        hub = self
+
+        class Api:
+            def __init__(self, token: object) -> None:
+                hub.credentials.append(token)
+
+            def model_info(self, name: str) -> object:
+                if error:
+                    raise error
+                return SimpleNamespace(sha="abc", siblings=[SimpleNamespace(rfilename=each) for each in files])
+
+        def download(**options: Any) -> str:
+            self.calls.append(options)
+            if error:
+                raise error
+            return "/cache/snapshot"
+
+        monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+
+
+@pytest.mark.parametrize("name", ["owner/name", "gpt2", "a.b/c-d_e"])
+def test_hub_names(name: str) -> None:
+    assert is_hub_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b/c", "../a", "a/..", "/a", "a b", "a/", "-a/b", "a" * 97, "a\n/b", "~/a", "a..b"]
+)
+def test_what_is_no_hub_name(name: str) -> None:
+    assert not is_hub_name(name)
+
+
+def test_only_safetensors_and_texts_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch, ["model.safetensors", "pytorch_model.bin"])
+    assert fetch("a/b", tmp_path, token=TOKEN) == Path("/cache/snapshot")
+    (call,) = hub.calls
+    assert call["revision"] == "abc"
+    assert not any(pattern.endswith((".bin", ".py", ".pt", "*")) for pattern in call["allow_patterns"])
+    assert hub.credentials == [TOKEN]
+    fetch("a/b", tmp_path, token=None, code=True)
+    assert set(CODE_PATTERNS) <= set(hub.calls[1]["allow_patterns"])
+    assert hub.credentials[1] is False  # nobody's login on this host
+
+
+def test_a_model_of_pickles_is_not_even_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch, ["pytorch_model.bin", "config.json"])
+    with pytest.raises(ModelError) as error:
+        fetch("a/b", tmp_path, token=None)
+    assert error.value.code == "model_without_safetensors"
+    assert hub.calls == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (AnsweredError(404), "model_not_found"),
+        (AnsweredError(401), "model_not_found"),
+        (GatedRepoError(403), "model_gated"),
+        (AnsweredError(503), "hub_unreachable"),
+        (ConnectionError(TOKEN), "hub_unreachable"),
+    ],
+)
+def test_what_the_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, code: str) -> None:
+    Hub(monkeypatch, [], problem)
+    with pytest.raises(ModelError) as error:
+        fetch("a/b", tmp_path, token=TOKEN)
+    assert error.value.code == code
+    assert TOKEN not in error.value.message
+    assert "a/b" in error.value.message
+    assert error.value.__cause__ is None  # nor in a traceback's chain
+
+
+def test_what_was_fetched_before_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Hub(monkeypatch, [], ConnectionError())
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda **options: "/cached" if options["local_files_only"] else 1 / 0
+    )
+    assert fetch("a/b", tmp_path, token=None) == Path("/cached")

@@ -1,0 +1,118 @@
+"""From names to directories, and to nothing else."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onyx.training.errors import ModelError
+from onyx.training.models import hub, smollm2
+from onyx.training.models.load import load_model
+from onyx.training.models.resolve import allows_code, resolve
+from onyx.training.prepared import Roots
+from onyx.training.spec import LoraSpec
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(name: str, *_: Any, **__: Any) -> Path:
+        raise ModelError("hub_asked", name)
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+
+
+def code(name: str, roots: Roots) -> str:
+    with pytest.raises(ModelError) as error:
+        resolve(name, roots)
+    return error.value.code
+
+
+def publish_adapter(path: Path, base: Path, *, base_name: str | None = None) -> Any:
+    """What an export leaves behind."""
+    model: Any = load_model(base, method="lora", lora=LoraSpec(r=2), seed=3)
+    for name, each in model.named_parameters():
+        if "lora_B" in name:
+            each.data.fill_(0.01)
+    model.save_pretrained(path)
+    config = json.loads((path / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = base_name or str(base)
+    (path / "adapter_config.json").write_text(json.dumps(config))
+    return model
+
+
+def test_tiny_is_made_under_home(tmp_path: Path) -> None:
+    path = resolve("onyx/tiny", Roots(home=tmp_path))
+    assert path.parent == tmp_path / "models"
+    assert resolve("onyx/tiny", Roots(home=tmp_path)) == path
+
+
+def test_the_operators_root_comes_before_the_wheel_and_the_hub(tmp_path: Path, tiny: Path) -> None:
+    name = smollm2.NAMES[0]
+    shutil.copytree(tiny, tmp_path / "root" / name)
+    assert resolve(name, Roots(home=tmp_path / "h", models=tmp_path / "root")) == tmp_path / "root" / name
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../b", "./x", "~/x", "a\\b", ".."])
+@pytest.mark.parametrize("with_root", [True, False])
+def test_no_name_leads_out(tmp_path: Path, name: str, with_root: bool) -> None:
+    (tmp_path / "root").mkdir()
+    roots = Roots(home=tmp_path / "h", models=tmp_path / "root" if with_root else None)
+    assert code(name, roots) in ("model_outside_root", "model_not_found")
+
+
+def test_other_names_are_the_hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    roots = Roots(home=tmp_path, models=tmp_path / "root")
+    assert code("owner/name", roots) == "hub_asked"
+    assert code("a/b/c", roots) == "model_not_found"
+    monkeypatch.setattr(smollm2, "gguf_file", lambda: None)
+    with pytest.raises(ModelError, match="HuggingFaceTB/SmolLM2-135M-Instruct"):
+        resolve("smollm2", roots)
+
+
+def test_a_former_jobs_model_needs_a_name_that_was_granted(tmp_path: Path, tiny: Path) -> None:
+    for path in ("model", "snapshots/epoch-2"):
+        shutil.copytree(tiny, tmp_path / "jobs" / "ftjob-1" / path)
+    mine = Roots(home=tmp_path, jobs=("ftjob-1", "ftjob-2"))
+    assert resolve("ftjob-1", mine) == tmp_path / "jobs" / "ftjob-1" / "model"
+    assert resolve("ftjob-1:epoch-2", mine) == tmp_path / "jobs" / "ftjob-1" / "snapshots" / "epoch-2"
+    assert code("ftjob-1", Roots(home=tmp_path)) == "hub_asked"
+    assert code("ftjob-2", mine) == "model_not_found"
+    assert code("ftjob-1:epoch-9", mine) == "model_not_found"
+    assert code("ftjob-1:../../x", mine) == "model_outside_root"
+
+
+def test_an_adapter_is_merged_into_its_base(tmp_path: Path, tokenizer: Any) -> None:
+    import torch
+
+    base = resolve("onyx/tiny", Roots(home=tmp_path))
+    adapted = publish_adapter(tmp_path / "jobs" / "ftjob-1" / "model", base)
+    roots = Roots(home=tmp_path, jobs=("ftjob-1",))
+    path = resolve("ftjob-1", roots)
+    assert path.parent == tmp_path / "models"
+    assert path == resolve("ftjob-1", roots)
+    ids = torch.tensor([tokenizer("hello")["input_ids"]])
+    merged: Any = load_model(path)
+    torch.testing.assert_close(merged(input_ids=ids).logits, adapted(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(merged(input_ids=ids).logits, load_model(base)(input_ids=ids).logits)
+
+
+def test_an_adapters_base_is_resolved_like_any_name(tmp_path: Path) -> None:
+    base = resolve("onyx/tiny", Roots(home=tmp_path / "h"))
+    root = tmp_path / "root"
+    publish_adapter(root / "good", base, base_name="onyx/tiny")
+    publish_adapter(root / "out", base, base_name="/etc")
+    publish_adapter(root / "circle", base, base_name="circle")
+    roots = Roots(home=tmp_path / "h", models=root)
+    assert resolve("good", roots).name.startswith("merged-")
+    assert code("out", roots) == "model_outside_root"
+    assert code("circle", roots) == "adapter_unsupported"
+
+
+def test_code_of_a_model_runs_only_when_it_is_named(tmp_path: Path) -> None:
+    roots = Roots(home=tmp_path, remote_code=("a/b",))
+    assert allows_code("a/b", roots)
+    assert not allows_code("a/c", roots)
+    assert not allows_code("a/b", Roots(home=tmp_path))

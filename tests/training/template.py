@@ -1,0 +1,106 @@
+"""A warm process that forks ranks for tests, as the runner's template does: a start costs milliseconds."""
+
+import gc
+import json
+import os
+import select
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+SECONDS = 60.0
+"""A rank that takes longer hangs."""
+
+
+class Template:
+    """The test's end."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.template"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def start(self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None) -> int:
+        """Fork a rank; its pid. `limits` are rlimits by name."""
+        log = attempt.parent / f"rank-{rank}.log"
+        request = {"attempt": str(attempt), "rank": rank, "log": str(log), "limits": limits or {}}
+        return int(self._ask({"start": request}))
+
+    def wait(self, pid: int, seconds: float = SECONDS) -> int:
+        """Its exit code; negative for a signal. TimeoutError when it hangs."""
+        return int(self._ask({"wait": pid}, seconds))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def _ask(self, request: dict[str, Any], seconds: float = SECONDS) -> Any:
+        pipe, answers = self._process.stdin, self._process.stdout
+        assert pipe is not None
+        assert answers is not None
+        pipe.write(json.dumps(request).encode() + b"\n")
+        pipe.flush()
+        if not select.select([answers], [], [], seconds)[0]:
+            if "wait" in request:
+                os.kill(request["wait"], 9)
+                answers.readline()
+            raise TimeoutError(f"no answer to {request} for {seconds} s")
+        return json.loads(answers.readline())
+
+
+def _serve() -> None:
+    import onyx.training.warm  # noqa: F401 - so that no fork has to
+
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = _fork(request["start"]) if "start" in request else _reap(request["wait"])
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _reap(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _fork(request: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _become(request)
+    return pid
+
+
+def _become(request: dict[str, Any]) -> NoReturn:
+    import resource
+
+    from onyx.training.rank import main
+
+    status = 1
+    try:
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for name, value in request["limits"].items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+        status = main(request["attempt"], request["rank"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
