@@ -1,0 +1,25 @@
+"""What everybody who works for a runner shares."""
+
+from dataclasses import dataclass, field
+
+from onyx.jobs.hold import Hold
+from onyx.jobs.offer import Offered
+from onyx.jobs.store import Store
+from onyx.jobs.work import Launcher
+from onyx.settings import Settings
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """A runner's tools and what it has in hand."""
+
+    settings: Settings
+    store: Store
+    launcher: Launcher
+    runner_id: str
+    offered: tuple[Offered, ...]
+    holds: set[Hold] = field(default_factory=set)
+    """Leases in hand, to be asked about when somebody nudges."""
+
+    stopping: bool = False
+    """The runner was told to stop: ranks save, jobs go back to the queue."""

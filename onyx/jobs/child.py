@@ -1,0 +1,48 @@
+"""Inside a new child: put on the name, the output and the environment that it was given, then work."""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIFELINE = "ONYX_LIFELINE_FD"
+"""The environment variable with the descriptor whose end of file means: your runner is gone, exit."""
+
+
+def put_on_name(name: str) -> None:
+    """The name that `ps` and `pgrep` show; Linux keeps 15 characters."""
+    comm = Path("/proc/self/comm")
+    if comm.exists():
+        comm.write_text(name[:15])
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """The function that `package.module:function` names. Only Onyx's own: targets are never a user's words."""
+    module, _, function = target.partition(":")
+    if not module.startswith("onyx.") or not function:
+        raise ValueError(f"not one of Onyx's own functions: {target}")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def work(name: str, target: str, arguments: list[str], niceness: int) -> int:
+    """Run the target as this process's whole life; its exit status."""
+    put_on_name(name)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the runner's to handle
+    if niceness:
+        os.nice(niceness)
+    status = resolve(target)(*arguments)
+    return int(status or 0)
+
+
+def main() -> None:
+    """`python -m onyx.jobs.child name niceness target arguments…`"""
+    name, niceness, target, *arguments = sys.argv[1:]
+    sys.exit(work(name, target, arguments, int(niceness)))
+
+
+if __name__ == "__main__":
+    main()

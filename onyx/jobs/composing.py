@@ -1,0 +1,70 @@
+"""From what the store knows to what a rank needs: the attempt as one file, and the processes that run it."""
+
+from pathlib import Path
+
+from onyx.jobs.offer import Offered
+from onyx.jobs.values import ClaimedJob
+from onyx.jobs.work import Work
+from onyx.settings import Settings
+from onyx.training.attempt import Attempt, Share, attempt_dir
+from onyx.training.prepared import PreparedJob
+
+TARGET = "onyx.training.rank:main"
+NICENESS = 10
+"""Ranks step back for whoever answers requests."""
+
+
+def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Settings) -> Attempt:
+    """The attempt: the stored plan on the devices that were lent for it."""
+    prepared = PreparedJob.model_validate(claimed.job.prepared)
+    if prepared.planned is None:
+        raise ValueError(f"{claimed.job.id} was prepared without a plan")
+    job_dir = settings.job_dir(claimed.job.id)
+    folder = attempt_dir(job_dir, claimed.lease.attempt)
+    by_name = {each.lent.name: each for each in offered}
+    lent = [by_name[device.name] for device in claimed.devices]
+    halvings = claimed.job.memory_losses
+    return Attempt(
+        job_id=claimed.job.id,
+        number=claimed.lease.attempt,
+        spec=claimed.spec,
+        plan=prepared.planned.plan,
+        shares=[_lend(share, each, halvings) for share, each in zip(prepared.planned.shares, lent, strict=True)],
+        precision=prepared.planned.precision,
+        model_dir=prepared.model_dir,
+        remote_code=prepared.remote_code,
+        data_dir=prepared.data_dir,
+        job_dir=job_dir,
+        attempt_dir=folder,
+        rendezvous=folder / "rendezvous",
+        lease_seconds=settings.lease_seconds,
+        grace_seconds=settings.grace_seconds,
+    )
+
+
+def _lend(share: Share, device: Offered, halvings: int) -> Share:
+    """The share on its device. Attempts that ended out of memory have halved its budget."""
+    return share.model_copy(
+        update={
+            "device": device.here.label,
+            "uuid": device.here.uuid,
+            "token_budget": max(1, share.token_budget >> halvings),
+        }
+    )
+
+
+def rank_work(attempt: Attempt, rank: int) -> Work:
+    """One rank as a process: it sees its own device and no other."""
+    share = attempt.shares[rank]
+    return Work(
+        name=f"onyx-rank-{rank}",
+        target=TARGET,
+        arguments=(str(attempt_file(attempt)), str(rank)),
+        log=attempt.attempt_dir / f"rank-{rank}.log",
+        environment={"CUDA_VISIBLE_DEVICES": share.uuid or "", "OMP_NUM_THREADS": str(share.threads)},
+        niceness=NICENESS,
+    )
+
+
+def attempt_file(attempt: Attempt) -> Path:
+    return attempt.attempt_dir / "attempt.json"

@@ -1,0 +1,77 @@
+"""Configs that an owner stored for later jobs."""
+
+from typing import Any
+
+from sqlalchemy import CursorResult, delete, select
+
+from onyx.jobs import jsontext
+from onyx.jobs.creation import check_name
+from onyx.jobs.database import Database
+from onyx.jobs.ids import is_id, make_config_id
+from onyx.jobs.records import StoredConfig
+from onyx.jobs.tables import ConfigRow
+
+
+class Configs(Database):
+    """By id and owner; `owner` None is the operator."""
+
+    async def put_config(self, owner: str, config: dict[str, Any]) -> StoredConfig:
+        """Store a new one."""
+        check_name("owner", owner)
+        text = jsontext.dump(config)
+        async with self.writing() as tx:
+            row = ConfigRow(id=make_config_id(tx.now), owner=owner, config=text, created_at=tx.now, updated_at=tx.now)
+            tx.session.add(row)
+            return _to_config(row)
+
+    async def get_config(self, config_id: str, owner: str | None = None) -> StoredConfig | None:
+        """The config, unless there is none or it is another owner's."""
+        if not is_id(config_id):
+            return None
+        async with self.reading() as session:
+            row = await session.get(ConfigRow, config_id)
+            return _to_config(row) if row is not None and owner in (None, row.owner) else None
+
+    async def list_configs(self, owner: str) -> tuple[StoredConfig, ...]:
+        """An owner's configs, oldest first."""
+        query = select(ConfigRow).where(ConfigRow.owner == owner).order_by(ConfigRow.created_at, ConfigRow.id)
+        async with self.reading() as session:
+            return tuple(_to_config(row) for row in await session.scalars(query))
+
+    async def update_config(
+        self, config_id: str, config: dict[str, Any], owner: str | None = None
+    ) -> StoredConfig | None:
+        """Replace it whole; None when there is none of this owner."""
+        text = jsontext.dump(config)
+        async with self.writing() as tx:
+            row = await tx.session.get(ConfigRow, config_id, with_for_update=True) if is_id(config_id) else None
+            if row is None or owner not in (None, row.owner):
+                return None
+            row.config = text
+            row.updated_at = tx.now
+            return _to_config(row)
+
+    async def delete_config(self, config_id: str, owner: str | None = None) -> bool:
+        """Whether there was one to forget."""
+        gone = delete(ConfigRow).where(ConfigRow.id == config_id)
+        if owner is not None:
+            gone = gone.where(ConfigRow.owner == owner)
+        async with self.writing() as tx:
+            result = await tx.session.execute(gone) if is_id(config_id) else None
+            return isinstance(result, CursorResult) and result.rowcount == 1
+
+    async def delete_configs(self, owner: str) -> int:
+        """Forget all of an owner's; how many there were."""
+        async with self.writing() as tx:
+            result = await tx.session.execute(delete(ConfigRow).where(ConfigRow.owner == owner))
+            return result.rowcount if isinstance(result, CursorResult) else 0
+
+
+def _to_config(row: ConfigRow) -> StoredConfig:
+    return StoredConfig(
+        id=row.id,
+        owner=row.owner,
+        config=jsontext.load(row.config),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

@@ -1,0 +1,184 @@
+"""Making jobs, finding them again and deleting them."""
+
+import hashlib
+from collections.abc import Collection
+
+from sqlalchemy import Select, delete, func, insert, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from onyx.jobs import jsontext
+from onyx.jobs.database import Database, Transaction
+from onyx.jobs.errors import (
+    BadValueError,
+    IdempotencyConflictError,
+    JobNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+from onyx.jobs.ids import JobKind, is_id, make_job_id
+from onyx.jobs.lifecycle import lock_job, say
+from onyx.jobs.records import AttemptRecord, Page
+from onyx.jobs.rows import join_spec, split_spec, to_attempt, to_job
+from onyx.jobs.status import OPEN, JobStatus
+from onyx.jobs.tables import AttemptRow, IdempotencyRow, JobRow, OwnerRow, SamplesRow
+from onyx.jobs.values import Job
+from onyx.training.spec import JobSpec
+
+MAX_PAGE = 1000
+
+
+class Creation(Database):
+    """Jobs as their owners see them."""
+
+    async def create(
+        self,
+        spec: JobSpec,
+        owner: str,
+        kind: JobKind,
+        *,
+        idempotency_key: str | None = None,
+        max_open: int | None = None,
+    ) -> Job:
+        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then."""
+        check_name("owner", owner)
+        if idempotency_key is not None:
+            check_name("idempotency key", idempotency_key)
+        body_hash = hashlib.sha256(f"{kind} {jsontext.canonical(spec)}".encode()).hexdigest()
+        async with self.writing() as tx:
+            await _lock_owner(tx, owner)
+            if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
+                return to_job(former)
+            await _check_quota(tx, owner, max_open)
+            job = await _insert(tx, spec, owner, kind)
+            if idempotency_key is not None:
+                key = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "job_id": job.id}
+                await tx.session.execute(insert(IdempotencyRow).values(**key))
+            return to_job(job)
+
+    async def get(self, job_id: str, owner: str | None = None) -> Job | None:
+        """The job, unless there is none or it is another owner's."""
+        if not is_id(job_id):
+            return None
+        async with self.reading() as session:
+            row = await session.get(JobRow, job_id)
+            return to_job(row) if row is not None and owner in (None, row.owner) else None
+
+    async def spec(self, job_id: str, owner: str | None = None) -> JobSpec:
+        """What was asked for, with every sample."""
+        async with self.reading() as session:
+            row = await session.get(JobRow, job_id) if is_id(job_id) else None
+            if row is None or owner not in (None, row.owner):
+                raise JobNotFoundError(job_id)
+            samples = await session.get(SamplesRow, job_id)
+            return join_spec(row.spec, samples.samples if samples else None)
+
+    async def list_jobs(
+        self,
+        *,
+        owner: str | None = None,
+        statuses: Collection[JobStatus] = (),
+        kind: JobKind | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> Page:
+        """Jobs, newest first; `after` is the id of the last job of the page before."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise BadValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
+        cursor = None
+        if after is not None:
+            cursor = await self.get(after, owner)
+            if cursor is None:
+                raise BadValueError(f"there is no job {after[:80]!r} to list after")
+        query = page_query(owner=owner, statuses=statuses, kind=kind, after=cursor, limit=limit)
+        async with self.reading() as session:
+            rows = (await session.scalars(query)).all()
+        return Page(jobs=tuple(to_job(row) for row in rows[:limit]), more=len(rows) > limit)
+
+    async def attempts(self, job_id: str) -> tuple[AttemptRecord, ...]:
+        """Every attempt at a job, first to last."""
+        async with self.reading() as session:
+            query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+            return tuple(to_attempt(row) for row in await session.scalars(query)) if is_id(job_id) else ()
+
+    async def delete(self, job_id: str, owner: str | None = None) -> None:
+        """Forget a finished job with its events. Its files are the caller's."""
+        async with self.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            if not JobStatus(job.status).terminal:
+                raise NotAllowedError(f"{job_id} is {job.status}: cancel it before deleting it")
+            await tx.session.execute(delete(JobRow).where(JobRow.id == job_id))
+
+
+def page_query(
+    *,
+    owner: str | None,
+    statuses: Collection[JobStatus],
+    kind: JobKind | None,
+    after: Job | None,
+    limit: int,
+) -> Select[JobRow]:
+    """One row more than the page, to know whether there is another."""
+    query = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
+    if owner is not None:
+        query = query.where(JobRow.owner == owner)
+    if len(statuses) == 1:  # an equation, so that the index by status gives the order too
+        query = query.where(JobRow.status == next(iter(statuses)))
+    elif statuses:
+        query = query.where(JobRow.status.in_(sorted(statuses)))
+    if kind is not None:
+        query = query.where(JobRow.kind == kind)
+    if after is not None:
+        query = query.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(after.created_at, after.id))
+    return query
+
+
+def check_name(what: str, text: str) -> None:
+    """Names are short and printable: they end up in columns, headers and log lines."""
+    if not 1 <= len(text) <= 255 or not text.isprintable():
+        raise BadValueError(f"{what} must be 1 to 255 printable characters")
+
+
+async def _lock_owner(tx: Transaction, owner: str) -> None:
+    """One creation per owner at a time: a key makes one job, a quota is kept."""
+    dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
+    await tx.session.execute(dialect.insert(OwnerRow).values(name=owner).on_conflict_do_nothing())
+    await tx.session.execute(select(OwnerRow).where(OwnerRow.name == owner).with_for_update())
+
+
+async def _former(tx: Transaction, owner: str, key: str, body_hash: str) -> JobRow | None:
+    row = await tx.session.get(IdempotencyRow, (owner, key))
+    if row is None:
+        return None
+    if row.body_hash != body_hash:
+        raise IdempotencyConflictError(
+            f"the idempotency key {key!r} was used for another request: use a new key, or send the same request"
+        )
+    return await tx.session.get_one(JobRow, row.job_id)
+
+
+async def _check_quota(tx: Transaction, owner: str, max_open: int | None) -> None:
+    if max_open is None:
+        return
+    query = select(func.count()).where(JobRow.owner == owner, JobRow.status.in_(sorted(OPEN)))
+    if (await tx.session.execute(query)).scalar_one() >= max_open:
+        raise QuotaExceededError(f"{max_open} jobs are unfinished, which is the limit: wait for one or cancel one")
+
+
+async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind) -> JobRow:
+    shown, samples = split_spec(spec)
+    job = JobRow(
+        id=make_job_id(kind, tx.now),
+        owner=owner,
+        kind=kind,
+        status=JobStatus.VALIDATING,
+        created_at=tx.now,
+        spec=shown,
+        last_event=0,
+    )
+    tx.session.add(job)
+    await tx.session.flush()
+    if samples is not None:
+        tx.session.add(SamplesRow(job_id=job.id, samples=samples))
+    say(tx, job, "The job was created", status=JobStatus.VALIDATING)
+    await tx.session.flush()
+    return job

@@ -1,0 +1,66 @@
+"""Data as a caller of the library has it: texts, rows, or any data set with a length and items."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INLINE_BYTES = 1 << 20
+"""Up to this much data travels inside of the job; more is written to a file first."""
+
+
+@dataclass(frozen=True)
+class PreparedTexts:
+    """What `prepare_dataset` returns: texts and how to take them."""
+
+    texts: tuple[str, ...]
+    model_name: str
+    max_length: int
+    batch_size: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def data_fields(dataset: Any, home: Path) -> dict[str, Any]:
+    """The fields of a DataSpec for `dataset`."""
+    if isinstance(dataset, PreparedTexts):
+        return _fields([{"text": text} for text in dataset.texts], home) | {"max_length": dataset.max_length}
+    return _fields([_row(item) for item in _items(dataset)], home)
+
+
+def _items(dataset: Any) -> Iterator[Any]:
+    if isinstance(dataset, str | bytes | Mapping):
+        raise ValueError("dataset must be a list of texts, rows or a data set, not one text or dict")  # noqa: TRY004
+    if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+        return (dataset[index] for index in range(len(dataset)))
+    if isinstance(dataset, Iterable):
+        return iter(dataset)
+    raise ValueError(f"dataset must be a list of texts, rows or a data set, got {type(dataset).__name__}")
+
+
+def _row(item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        return {"text": item}
+    if isinstance(item, Mapping) and {"text", "prompt", "messages"} & set(item):
+        return dict(item)
+    raise ValueError(
+        "each item of the dataset must be a text, or a dict with text, prompt and completion, or messages; "
+        f"got {type(item).__name__}. Tokens are made by the job, with the model's own tokenizer"
+    )
+
+
+def _fields(rows: list[dict[str, Any]], home: Path) -> dict[str, Any]:
+    if not rows:
+        raise ValueError("the dataset is empty: there is nothing to train on")
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if len(text) <= INLINE_BYTES:
+        return {"rows": rows}
+    path = home / "uploads" / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+    return {"path": str(path)}

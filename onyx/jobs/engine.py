@@ -1,0 +1,84 @@
+"""Connections: SQLite and PostgreSQL made to behave alike."""
+
+from typing import Any
+
+from sqlalchemy import URL, Connection, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from onyx.jobs.errors import StoreUrlError
+
+READ_ONLY = "onyx_read_only"
+"""Execution option of connections that only read: on SQLite they take no lock."""
+
+BUSY_SECONDS = 10
+"""How long a statement waits for another's lock."""
+
+ABANDONED_SECONDS = 30
+"""How long PostgreSQL lets a silent client keep a transaction, and with it its locks, before it ends it."""
+
+_SQLITE_PRAGMAS = (
+    f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}",  # first: the next one may have to wait
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # an accepted job survives a power cut
+    "PRAGMA foreign_keys = ON",
+)
+
+
+def make_engine(url: str | URL) -> AsyncEngine:
+    """An engine for `sqlite:///path` or `postgresql://user:password@host/name`."""
+    parsed = parse_url(url)
+    return _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+
+
+def parse_url(url: str | URL) -> URL:
+    """The same address with the driver that Onyx uses."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # whose message might repeat the password
+        raise StoreUrlError("the store's address cannot be read: give sqlite:///path or postgresql://…") from None
+    backend = parsed.drivername.partition("+")[0]
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:" or "mode" in parsed.query:
+            raise StoreUrlError("the store must be a file that several processes can open: give sqlite:///path")
+        return parsed.set(drivername="sqlite+aiosqlite")
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+asyncpg")
+    raise StoreUrlError(f"the store can be sqlite:///path or postgresql://…, not {backend}")
+
+
+def _sqlite(url: URL) -> AsyncEngine:
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself
+    cursor = connection.cursor()
+    for pragma in _SQLITE_PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and then wants to write can fail at once, whatever the busy time-out: so writers
+    # take the lock at the start.
+    reads = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _postgresql(url: URL) -> AsyncEngine:
+    settings = {
+        "application_name": "onyx",
+        "jit": "off",  # it costs more than any of our queries
+        "lock_timeout": f"{BUSY_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{ABANDONED_SECONDS}s",
+    }
+    return create_async_engine(
+        url,
+        pool_pre_ping=True,  # a database that was restarted is met with a new connection, not with an error
+        connect_args={"timeout": BUSY_SECONDS, "command_timeout": ABANDONED_SECONDS, "server_settings": settings},
+    )

@@ -1,0 +1,49 @@
+"""Ids: made here and nowhere else, so that no id is ever a user's text (nor a path out of its directory)."""
+
+import re
+import secrets
+from enum import StrEnum
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
+_SHORT_TAIL = 10
+_LONG_TAIL = 24  # as long as OpenAI's own
+_PATTERN = re.compile(r"(?:accumulation|large_batch)_[0-9]{1,12}_[0-9a-z]{10}|ftjob-[0-9a-z]{24}|runner-[0-9a-z]{24}")
+
+
+class JobKind(StrEnum):
+    """Which way a job was asked for; its id shows it."""
+
+    ACCUMULATION = "accumulation"
+    """POST /training/with-accumulation."""
+
+    LARGE_BATCH = "large_batch"
+    """POST /training/large-batch."""
+
+    FINE_TUNING = "ftjob"
+    """POST /v1/fine_tuning/jobs."""
+
+
+def make_job_id(kind: JobKind, now: float) -> str:
+    """A new id. `now`, in seconds since the epoch, is for people to read; the tail alone makes it unique."""
+    if kind is JobKind.FINE_TUNING:
+        return f"{kind}-{_tail(_LONG_TAIL)}"
+    return f"{kind}_{int(now)}_{_tail(_SHORT_TAIL)}"
+
+
+def make_config_id(now: float) -> str:
+    """A stored config's id: a training id of the documented form."""
+    return make_job_id(JobKind.ACCUMULATION, now)
+
+
+def make_runner_id() -> str:
+    """One per process: a runner that starts again is another runner."""
+    return f"runner-{_tail(_LONG_TAIL)}"
+
+
+def is_id(text: str) -> bool:
+    """Whether Onyx could have made this id. What it could not have made is never looked up."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+def _tail(length: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(length))

@@ -1,0 +1,204 @@
+"""The local launcher: forks from a warm template, and starts a fresh interpreter where that cannot be."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from onyx.jobs.fresh import FreshLauncher, ended, open_log
+from onyx.jobs.lifeline import Lifeline
+from onyx.jobs.work import Child, Ended, Work
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",  # read once, when torch loads: active waiting of several ranks is 25 × slower
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is CUDA must not open it
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+_LOST = Ended(None)
+
+
+class ForkedChild:
+    """A fork of the template. Its end is reported by the template; if that dies, by the process's own descriptor."""
+
+    def __init__(self, pid: int, lifeline: Lifeline) -> None:
+        self.pid = pid
+        self._lifeline = lifeline
+        self._pidfd = os.pidfd_open(pid)
+        self.end: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> Ended:
+        return await asyncio.shield(self.end)
+
+    def send(self, signal: int) -> None:
+        if self.end.done():
+            return
+        try:
+            signal_process(self._pidfd, signal)
+        except ProcessLookupError:
+            logger.debug("process %d has ended before signal %d", self.pid, signal)
+
+    def beat(self) -> None:
+        self._lifeline.beat()
+
+    def close(self) -> None:
+        self._lifeline.close()
+
+    def finish(self, how: Ended) -> None:
+        if not self.end.done():
+            self.end.set_result(how)
+            os.close(self._pidfd)
+
+
+def signal_process(pidfd: int, number: int) -> None:
+    """A signal to exactly this process: a pid could be somebody else's by now."""
+    signal.pidfd_send_signal(pidfd, signal.Signals(number))
+
+
+class TemplateLauncher:
+    """Keeps one template warm and asks it for forks."""
+
+    def __init__(self) -> None:
+        self._fresh = FreshLauncher()
+        self._channel: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._asking = asyncio.Lock()
+        self._children: dict[int, ForkedChild] = {}
+        self._ended: dict[int, int] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    @property
+    def template_pid(self) -> int | None:
+        """The template that runs now."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def warm(self) -> None:
+        """Start the template, if it does not run, and wait until it can fork."""
+        async with self._asking:
+            if self._channel is None:
+                await self._spawn()
+        assert self._ready is not None  # noqa: S101 - _spawn makes it
+        await asyncio.shield(self._ready)
+
+    async def start(self, work: Work) -> Child:
+        try:
+            await self.warm()
+            return await self._fork(work)
+        except (OSError, RefusedFork) as refusal:
+            logger.warning("no fork from the template (%s): starting a fresh interpreter", refusal)
+            return await self._fresh.start(work)
+
+    async def close(self) -> None:
+        """End the template. Children go on until their lifelines end."""
+        if self._listener is not None:
+            self._listener.cancel()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            await self._process.wait()
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._channel = ours
+        self._ready = asyncio.get_running_loop().create_future()
+        self._answers = asyncio.Queue()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "onyx.jobs.template",
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                env=os.environ | TEMPLATE_ENVIRONMENT,
+                pass_fds=(theirs.fileno(),),
+            )
+        self._listener = asyncio.create_task(self._listen(ours, self._ready))
+
+    async def _fork(self, work: Work) -> ForkedChild:
+        lifeline = Lifeline()
+        request = json.dumps(
+            {
+                "name": work.name,
+                "target": work.target,
+                "arguments": list(work.arguments),
+                "environment": dict(work.environment),
+                "niceness": work.niceness,
+            }
+        ).encode()
+        try:
+            async with self._asking:  # answers come in the order of requests
+                with open_log(work.log) as log:
+                    assert self._channel is not None  # noqa: S101 - warm() has run
+                    socket.send_fds(self._channel, [request], [lifeline.reader, log.fileno()])
+                answer = await self._answers.get()
+            child = ForkedChild(_started(answer), lifeline)
+        except BaseException:
+            lifeline.close()
+            raise
+        lifeline.handed_over()
+        self._children[child.pid] = child
+        self._settle()
+        return child
+
+    async def _listen(self, channel: socket.socket, ready: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                packet = await loop.sock_recv(channel, 65536)
+            except OSError:
+                packet = b""
+            if not packet:
+                break
+            message = json.loads(packet)
+            if "ready" in message:
+                ready.set_result(None)
+            elif "ended" in message:
+                self._ended[message["ended"]] = message["code"]
+                self._settle()
+            else:
+                self._answers.put_nowait(message)
+        self._template_gone(channel, ready)
+
+    def _settle(self) -> None:
+        """Tell children of their ends. An end can be heard of before the child is known here."""
+        for pid in self._ended.keys() & self._children.keys():
+            self._children.pop(pid).finish(ended(self._ended.pop(pid)))
+
+    def _template_gone(self, channel: socket.socket, ready: asyncio.Future[None]) -> None:
+        """Nobody can say any more how its forks end: they are killed, and count as lost."""
+        logger.warning("the template is gone: its %d children count as lost", len(self._children))
+        channel.close()
+        if channel is self._channel:
+            self._channel = None
+        if not ready.done():
+            ready.set_exception(ConnectionError("the template died before it was ready"))
+            ready.exception()  # read once, so that nobody warns when no one waits for it
+        self._answers.put_nowait({"refused": "the template died"})
+        for child in self._children.values():
+            child.send(signal.SIGKILL)
+            child.finish(_LOST)
+        self._children.clear()
+
+
+def _started(answer: dict[str, Any]) -> int:
+    if "started" not in answer:
+        raise RefusedFork(answer["refused"])
+    return int(answer["started"])
+
+
+class RefusedFork(RuntimeError):  # noqa: N818 - it says what happened, and is handled here
+    """The template would not fork."""

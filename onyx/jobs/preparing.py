@@ -1,0 +1,122 @@
+"""Preparing a job: a helper process looks at its model and its data and makes the plan. No device is taken."""
+
+import asyncio
+import signal
+from contextlib import suppress
+
+from onyx.jobs.bench import Bench
+from onyx.jobs.errors import LostAttempt
+from onyx.jobs.files import read_json, write_json
+from onyx.jobs.hold import Hold, insist
+from onyx.jobs.offer import Offered, choose, needs_of
+from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.values import ClaimedJob
+from onyx.jobs.work import Child, Ended, Work
+from onyx.training.attempt import Failure, attempt_dir
+from onyx.training.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest, Roots
+
+TARGET = "onyx.training.prepare:main"
+
+
+async def prepare(claimed: ClaimedJob, bench: Bench) -> None:
+    """From `validating` to `queued`, or to `failed` with what the user must change."""
+    chosen = choose(bench.offered, claimed.spec)
+    wanted = len(claimed.spec.gpu_ids or ()) or claimed.spec.devices
+    if len(chosen) < wanted:
+        await _fail(claimed, bench, _too_few(wanted, bench.offered))
+        return
+    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    request = PrepareRequest(
+        spec=claimed.spec,
+        roots=await _roots(bench, claimed),
+        devices=tuple(each.here for each in chosen),
+        out=folder,
+    )
+    write_json(folder / "request.json", request)
+    child = await bench.launcher.start(_work(bench, request))
+    async with Hold(bench.store, claimed.lease) as hold:
+        bench.holds.add(hold)
+        try:
+            ended = await _watch(child, hold, bench)
+        finally:
+            bench.holds.discard(hold)
+            child.close()
+    if not hold.lost:
+        await _report(claimed, bench, hold, ended, chosen)
+
+
+def _work(bench: Bench, request: PrepareRequest) -> Work:
+    token = bench.settings.hub_token
+    return Work(
+        name="onyx-prepare",
+        target=TARGET,
+        arguments=(str(request.out / "request.json"),),
+        log=request.out / "prepare.log",
+        environment={HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {},
+        niceness=5,
+    )
+
+
+async def _roots(bench: Bench, claimed: ClaimedJob) -> Roots:
+    settings = bench.settings
+    own = [settings.home / "uploads"] + ([settings.data_root] if settings.data_root else [])
+    return Roots(
+        home=settings.home,
+        models=settings.model_root,
+        data=tuple(own),
+        jobs=await _former_jobs(bench, claimed),
+        remote_code=settings.remote_code_models,
+    )
+
+
+async def _former_jobs(bench: Bench, claimed: ClaimedJob) -> tuple[str, ...]:
+    """The job whose model is the base of this one, if that is what its model names and both are the same owner's."""
+    job_id = claimed.spec.model.partition(":")[0]
+    former = await insist(lambda: bench.store.get(job_id, claimed.job.owner))
+    return (former.id,) if former is not None and former.status is JobStatus.SUCCEEDED else ()
+
+
+async def _watch(child: Child, hold: Hold, bench: Bench) -> Ended:
+    """Until it ends, is no longer wanted, or takes too long."""
+    deadline = asyncio.get_running_loop().time() + bench.settings.prepare_seconds
+    waiting = asyncio.create_task(child.wait())
+    while not waiting.done():
+        child.beat()
+        unwanted = hold.lost or hold.request is not None or bench.stopping
+        if unwanted or asyncio.get_running_loop().time() > deadline:
+            child.send(signal.SIGKILL)
+        await asyncio.wait({waiting}, timeout=0.2)
+    return waiting.result()
+
+
+async def _report(claimed: ClaimedJob, bench: Bench, hold: Hold, ended: Ended, chosen: tuple[Offered, ...]) -> None:
+    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    prepared = read_json(folder / "prepared.json", PreparedJob)
+    failure = read_json(folder / "error.json", Failure)
+    store, lease = bench.store, claimed.lease
+    with suppress(LostAttempt):
+        if ended.status == 0 and prepared is not None:
+            document = prepared.model_dump(mode="json")
+            await insist(lambda: store.prepared(lease, needs_of(chosen, claimed.spec), document))
+        elif failure is not None:
+            await insist(lambda: store.failed(lease, failure))
+        elif hold.request is Request.CANCEL:
+            await insist(lambda: store.cancelled(lease))
+        else:
+            outcome = Outcome.SAVED if bench.stopping or hold.request else Outcome.LOST
+            await insist(lambda: store.release(lease, outcome))
+
+
+async def _fail(claimed: ClaimedJob, bench: Bench, failure: Failure) -> None:
+    with suppress(LostAttempt):
+        await insist(lambda: bench.store.failed(claimed.lease, failure))
+
+
+def _too_few(wanted: int, offered: tuple[Offered, ...]) -> Failure:
+    there = ", ".join(each.here.label for each in offered) or "none"
+    return Failure(
+        code="not_enough_devices",
+        message=f"the job asks for {wanted} devices; this host has: {there}. Ask for fewer, "
+        "or let the operator raise ONYX_CPU_DEVICES on a host without GPUs",
+        param="world_size",
+    )

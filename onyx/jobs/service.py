@@ -1,0 +1,188 @@
+"""Document 002's fine-tuning service: it makes jobs and waits for them; training runs in the ranks."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onyx.jobs.answering import accumulation_stats, training_answer
+from onyx.jobs.asking import job_spec
+from onyx.jobs.batch_size import optimal_batch_size
+from onyx.jobs.dataset import PreparedTexts, data_fields
+from onyx.jobs.errors import StoreError
+from onyx.jobs.home import Home
+from onyx.jobs.ids import JobKind
+from onyx.jobs.status import JobStatus
+from onyx.jobs.values import ConfigChange
+from onyx.memory.gpus import list_gpus_async
+from onyx.memory.info import gpu_info
+from onyx.settings import Settings
+from onyx.training.spec import JobSpec
+
+DEFAULT_STEPS = 4
+DEFAULT_TARGET = 32
+
+
+class OptimizedFineTuningService:
+    """Fine-tunes in the background and gives back what the document promises. Needs no configuration."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
+        self._home: Home | None = None
+        self._opening = asyncio.Lock()
+        self._current: str | None = None
+
+    async def setup_gradient_accumulation(
+        self,
+        target_effective_batch_size: int | None = None,
+        accumulation_steps: int | None = None,
+        training_config: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Keep a config for later, under an id of its own."""
+        steps = accumulation_steps or DEFAULT_STEPS
+        config = {
+            "accumulation_steps": steps,
+            "target_effective_batch_size": target_effective_batch_size,
+            **(training_config or {}),
+        }
+        home = await self._at_home()
+        stored = await home.store.put_config(self._owner(None), config)
+        return {
+            "training_id": stored.id,
+            "config": stored.config,
+            "target_effective_batch_size": target_effective_batch_size,
+            "accumulation_steps": steps,
+        }
+
+    async def finetune_model_with_accumulation(
+        self,
+        model_name: str,
+        dataset: Any,
+        training_config: Mapping[str, Any],
+        user_id: int | str,
+        target_effective_batch_size: int = DEFAULT_TARGET,
+        accumulation_steps: int | None = None,
+        distributed: bool = False,
+        world_size: int = 1,
+        rank: int = 0,
+    ) -> dict[str, Any]:
+        """Fine-tune, and wait for the result."""
+        if rank != 0:
+            raise ValueError("rank must be 0: ask once, and Onyx starts every rank itself")
+        home = await self._at_home()
+        spec = job_spec(
+            model=model_name,
+            data=data_fields(dataset, home.settings.home),
+            training=training_config,
+            window=target_effective_batch_size,
+            accumulation_steps=accumulation_steps,
+            devices=world_size if distributed else 1,
+            labels={"user_id": user_id},
+        )
+        return await self._run(spec, user_id, JobKind.ACCUMULATION)
+
+    async def finetune_model_large_batch(
+        self,
+        model_name: str,
+        dataset: Any,
+        training_config: Mapping[str, Any],
+        user_id: int | str,
+        target_batch_size: int = 64,
+        max_memory_usage: float = 0.9,
+    ) -> dict[str, Any]:
+        """Fine-tune with the largest micro-batch that fits."""
+        home = await self._at_home()
+        spec = job_spec(
+            model=model_name,
+            data=data_fields(dataset, home.settings.home),
+            training=training_config,
+            window=target_batch_size,
+            max_memory_usage=max_memory_usage,
+            labels={"user_id": user_id},
+        )
+        return await self._run(spec, user_id, JobKind.LARGE_BATCH)
+
+    async def calculate_optimal_batch_size(
+        self, model_name: str, target_effective_batch_size: int, gpu_ids: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """What the planner says for a model, without loading it."""
+        try:
+            return await optimal_batch_size(model_name, target_effective_batch_size, gpu_ids, self._settings)
+        except ValueError as error:
+            return {"success": False, "error": str(error)}
+
+    async def get_accumulation_stats(self, training_id: str) -> dict[str, Any]:
+        """How a job is doing."""
+        home = await self._at_home()
+        job = await home.store.get(training_id)
+        if job is None:
+            raise ValueError(f"Training ID {training_id} not found")
+        stats = accumulation_stats(job, await home.store.list_metrics(training_id))
+        return {"success": True, "training_id": training_id, "stats": stats}
+
+    async def update_accumulation_config(self, training_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Change N or clipping of a running job at its next window, or a stored config."""
+        home = await self._at_home()
+        try:
+            if await home.store.get(training_id) is not None:
+                await home.reconfigure(training_id, ConfigChange.model_validate(dict(config)))
+            elif await home.store.get_config(training_id) is not None:
+                await home.store.update_config(training_id, dict(config))
+            else:
+                raise ValueError(f"Training ID {training_id} not found")
+        except StoreError as error:
+            raise ValueError(str(error)) from error
+        return {"success": True, "training_id": training_id, "message": "Configuration updated successfully"}
+
+    async def get_gpu_stats(self) -> dict[str, Any]:
+        """The GPUs there are, and what this service is busy with."""
+        gpus = await list_gpus_async()
+        return {
+            "available_gpus": [gpu.index for gpu in gpus],
+            "gpu_info": gpu_info(gpus),
+            "config": self._settings.model_dump(mode="json", exclude={"hub_token", "database_url"}),
+            "current_trainer": self._current,
+        }
+
+    async def cleanup_gpu_resources(self) -> None:
+        """Let go of the store. Devices are freed with the ranks that used them, when a job ends."""
+        if self._home is not None:
+            await self._home.close()
+            self._home = None
+
+    async def prepare_dataset(
+        self, texts: Sequence[str], model_name: str, max_length: int = 512, batch_size: int = 32
+    ) -> PreparedTexts:
+        """Texts for a later job. They are tokenised by the job, before it takes a device."""
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("texts must be a list of texts")
+        return PreparedTexts(tuple(texts), model_name, max_length, batch_size)
+
+    async def _run(self, spec: JobSpec, user_id: int | str, kind: JobKind) -> dict[str, Any]:
+        home = await self._at_home()
+        job = await home.submit(spec, self._owner(user_id), kind)
+        self._current = job.id
+        try:
+            job = await home.wait(job.id)
+        finally:
+            self._current = None
+        metrics = await home.store.list_metrics(job.id)
+        answer = training_answer(job, metrics, await list_gpus_async(), self._settings)
+        return answer | {"success": job.status is JobStatus.SUCCEEDED}
+
+    async def _at_home(self) -> Home:
+        async with self._opening:
+            if self._home is None:
+                self._home = await Home.open(self._settings)
+            return self._home
+
+    @staticmethod
+    def _owner(user_id: int | str | None) -> str:
+        return f"user:{user_id}" if user_id is not None else "local"
+
+    async def __aenter__(self) -> "OptimizedFineTuningService":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(StoreError):
+            await self.cleanup_gpu_resources()

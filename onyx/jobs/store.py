@@ -1,0 +1,34 @@
+"""The job store: everything that must outlive a process, behind one typed door."""
+
+from typing import Self
+
+from onyx.jobs.attempts import Attempts
+from onyx.jobs.claims import Claims
+from onyx.jobs.clock import DatabaseClock
+from onyx.jobs.configs import Configs
+from onyx.jobs.creation import Creation
+from onyx.jobs.database import LEASE_SECONDS
+from onyx.jobs.engine import make_engine
+from onyx.jobs.events import Events
+from onyx.jobs.migrate import migrate
+from onyx.jobs.requests import Requests
+
+
+class Store(Creation, Requests, Claims, Attempts, Events, Configs):
+    """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
+
+    Each parent has its file: what owners do (creation, requests, configs), what runners do (runners, claims,
+    attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that the
+    database is away and that the same call may be made again.
+    """
+
+    @classmethod
+    async def open(cls, url: str, *, lease_seconds: float = LEASE_SECONDS, clock: DatabaseClock | None = None) -> Self:
+        """Connect, and bring the tables up to date."""
+        store = cls(make_engine(url), lease_seconds=lease_seconds, clock=clock)
+        try:
+            await migrate(store.engine)
+        except BaseException:
+            await store.close()
+            raise
+        return store

@@ -1,0 +1,102 @@
+"""An attempt's events on their way into the store. While the store is away they wait; none is lost."""
+
+import asyncio
+import logging
+import math
+import time
+
+from onyx.jobs.bench import Bench
+from onyx.jobs.errors import LostAttempt, StoreUnavailableError
+from onyx.jobs.hold import Hold, insist
+from onyx.jobs.mirror import Tail
+from onyx.jobs.values import ClaimedJob, Progress
+from onyx.training.attempt import Event, attempt_dir
+from onyx.training.prepared import PreparedJob
+
+logger = logging.getLogger(__name__)
+
+EVENTS = "events.jsonl"
+
+
+class Teller:
+    """Mirrors one attempt: its lines, its progress and its checkpoints."""
+
+    def __init__(self, claimed: ClaimedJob, bench: Bench, hold: Hold) -> None:
+        self._lease = claimed.lease
+        self._store = bench.store
+        self._hold = hold
+        self._tail = Tail(attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS)
+        self._waiting: list[Event] = []
+        self._total = total_samples(claimed)
+        self._began = time.monotonic()
+        self._first_samples: int | None = None
+        self.heard_at = self._began
+        """When the attempt last said anything, on this process's clock."""
+
+    async def tell(self) -> None:
+        """Everything new, if the store is there; LostAttempt shows in the hold."""
+        fresh = self._tail.read()
+        if fresh:
+            self.heard_at = time.monotonic()
+            self._waiting += fresh
+        if not self._waiting or self._hold.lost:
+            return
+        try:
+            await self._write(list(self._waiting))
+        except StoreUnavailableError:
+            logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
+        except LostAttempt:
+            self._hold.lose()
+        else:
+            self._waiting.clear()
+
+    async def tell_all(self) -> None:
+        """The rest, however long the store takes to come back."""
+        await self.tell()
+        while self._waiting and not self._hold.lost:
+            await asyncio.sleep(0.5)
+            await self.tell()
+
+    async def _write(self, events: list[Event]) -> None:
+        await self._store.mirror_events(self._lease, events)
+        metrics = [event for event in events if event.kind == "metrics"]
+        if metrics:
+            await self._store.progress(self._lease, self._progress(metrics[-1]))
+        saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
+        if saved:
+            await self._store.checkpoint(self._lease, max(saved))
+
+    def _progress(self, event: Event) -> Progress:
+        data = event.data
+        samples = int(data["samples"])
+        if self._first_samples is None:
+            self._first_samples, self._began = samples, time.monotonic()
+        done, elapsed = samples - self._first_samples, time.monotonic() - self._began
+        left = elapsed / done * (self._total - samples) if done > 0 else None
+        per_update = samples / data["update"]
+        return Progress(
+            update=data["update"],
+            total_updates=math.ceil(self._total / per_update),
+            epoch=data["epoch"],
+            samples=samples,
+            trained_tokens=data["trained_tokens"],
+            loss=data["loss"],
+            learning_rate=data["learning_rate"],
+            seconds_left=left,
+        )
+
+
+def total_samples(claimed: ClaimedJob) -> int:
+    """Samples of the whole job, over all epochs."""
+    return PreparedJob.model_validate(claimed.job.prepared).samples * claimed.spec.training.epochs
+
+
+async def tell_former(claimed: ClaimedJob, bench: Bench) -> None:
+    """What attempts before this one left in their files: their runner may have died before it could tell."""
+    job_dir = bench.settings.job_dir(claimed.job.id)
+    for number in range(1, claimed.lease.attempt):
+        lines = Tail(attempt_dir(job_dir, number) / EVENTS).read()
+        if lines and lines[-1].line > await insist(lambda n=number: bench.store.last_line(claimed.job.id, n)):  # type: ignore[misc]
+            await insist(
+                lambda n=number, new=lines: bench.store.mirror_former(bench.runner_id, claimed.job.id, n, new)  # type: ignore[misc]
+            )

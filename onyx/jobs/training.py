@@ -1,0 +1,174 @@
+"""One attempt at training, from the ranks' start to the store's record of how it ended."""
+
+import asyncio
+import json
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from onyx.jobs.bench import Bench
+from onyx.jobs.composing import attempt_file, compose, rank_work
+from onyx.jobs.errors import LostAttempt
+from onyx.jobs.files import write_json
+from onyx.jobs.hold import Hold, insist
+from onyx.jobs.status import Outcome, Request
+from onyx.jobs.telling import Teller, tell_former
+from onyx.jobs.values import ClaimedJob
+from onyx.jobs.verdict import Verdict, judge, oom_kills
+from onyx.jobs.work import Child, Ended
+from onyx.training.attempt import Attempt, Failure
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.2
+"""Seconds between two looks at an attempt."""
+
+
+class Training:
+    """An attempt while it runs."""
+
+    def __init__(self, claimed: ClaimedJob, bench: Bench, hold: Hold) -> None:
+        self.claimed = claimed
+        self.bench = bench
+        self.hold = hold
+        self.attempt: Attempt = compose(claimed, bench.offered, bench.settings)
+        self.teller = Teller(claimed, bench, hold)
+        self.children: list[Child] = []
+        self._ended: list[asyncio.Task[Ended]] = []
+        self._kills = oom_kills()
+        self._began = time.monotonic()
+        self._told_to_stop: float | None = None
+        self._failure: Failure | None = None
+        self._config_seq = 0
+
+    async def run(self) -> Verdict:
+        """Start the ranks and watch them until all have ended."""
+        write_json(attempt_file(self.attempt), self.attempt)
+        try:
+            for rank in range(len(self.attempt.shares)):
+                child = await self.bench.launcher.start(rank_work(self.attempt, rank))
+                self.children.append(child)
+                self._ended.append(asyncio.create_task(child.wait()))
+            await self._watch()
+        finally:
+            self.send(signal.SIGKILL)
+            for child in self.children:
+                child.close()
+        ends = [task.result() for task in self._ended]
+        if self._failure is not None:
+            return Verdict(Outcome.FAILED, self._failure.message, failure=self._failure)
+        return judge(ends, self.attempt.attempt_dir, oom_killed=self._oom_killed(ends))
+
+    async def _watch(self) -> None:
+        beaten = 0.0
+        while not all(task.done() for task in self._ended):
+            if time.monotonic() - beaten >= 1.0:
+                beaten = time.monotonic()
+                for child in self.children:
+                    child.beat()
+            await self.teller.tell()
+            self._decide()
+            self.hold.news.clear()
+            running = [task for task in self._ended if not task.done()]
+            news = asyncio.create_task(self.hold.news.wait())
+            await asyncio.wait({*running, news}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+
+    def _decide(self) -> None:
+        """What the ranks must be told now, if anything."""
+        if self.hold.lost or self.hold.request is Request.CANCEL or self._one_died():
+            # Nothing that they could still save would be used, or the others wait for one that is gone.
+            self.send(signal.SIGKILL)
+            return
+        self._hand_over_config()
+        overdue = self._overdue()
+        if overdue is not None and self._failure is None:
+            self._failure = overdue
+            self.send(signal.SIGKILL)
+        elif self.hold.request is Request.PAUSE or self.bench.stopping:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Save and leave; after the grace time, leave."""
+        if self._told_to_stop is None:
+            self._told_to_stop = time.monotonic()
+            self.send(signal.SIGTERM)
+        elif time.monotonic() - self._told_to_stop > self.bench.settings.grace_seconds:
+            self.send(signal.SIGKILL)
+
+    def _one_died(self) -> bool:
+        """Whether a rank ended in a way that leaves the others waiting for it."""
+        ends = [task.result() for task in self._ended if task.done()]
+        return any(end.status not in (0, 10, 20, 30) for end in ends)
+
+    def _overdue(self) -> Failure | None:
+        limit = self.claimed.spec.training.time_limit_seconds
+        spent = self.claimed.job.running_seconds + time.monotonic() - self._began
+        if limit is not None and spent > limit:
+            return Failure(
+                code="time_limit", message=f"the job ran for its time limit of {limit:g} seconds: give it more"
+            )
+        silent = time.monotonic() - self.teller.heard_at
+        if silent > self.bench.settings.stuck_seconds:
+            return Failure(code="stuck", message=f"no progress for {silent:.0f} seconds: see the logs of its ranks")
+        return None
+
+    def _hand_over_config(self) -> None:
+        config = self.hold.config
+        if config is None or config.seq <= self._config_seq:
+            return
+        self._config_seq = config.seq
+        path = self.attempt.attempt_dir / "control.json"
+        part = path.with_name(".control.json.part")
+        part.write_text(json.dumps({"seq": config.seq, **config.change.given()}))
+        part.replace(path)
+
+    def _oom_killed(self, ends: Sequence[Ended]) -> bool:
+        return any(end.signal == signal.SIGKILL for end in ends) and oom_kills() > self._kills
+
+    def send(self, number: int) -> None:
+        for child in self.children:
+            child.send(number)
+
+
+async def train(claimed: ClaimedJob, bench: Bench) -> None:
+    """From `running` to wherever the attempt leads. Writes nothing once the attempt is somebody else's."""
+    with suppress(LostAttempt):
+        await tell_former(claimed, bench)
+        async with Hold(bench.store, claimed.lease) as hold:
+            bench.holds.add(hold)
+            try:
+                training = Training(claimed, bench, hold)
+                verdict = await training.run()
+                await training.teller.tell_all()
+            finally:
+                bench.holds.discard(hold)
+            if not hold.lost:
+                await _record(claimed, bench, hold, verdict)
+                return
+    logger.warning(
+        "attempt %d at %s is no longer this runner's: its ranks are gone and it writes nothing",
+        claimed.lease.attempt,
+        claimed.job.id,
+        extra={"action": "lost_attempt"},
+    )
+
+
+async def _record(claimed: ClaimedJob, bench: Bench, hold: Hold, verdict: Verdict) -> None:
+    store, lease = bench.store, claimed.lease
+    how = f"stopped to {hold.request}" if hold.request else str(verdict.outcome)
+    logger.info("%s: %s (%s)", claimed.job.id, how, verdict.why, extra={"action": "attempt_ended"})
+    if verdict.result is not None:
+        result = verdict.result
+        await insist(lambda: store.succeeded(lease, result))
+    elif verdict.failure is not None:
+        failure = verdict.failure
+        await insist(lambda: store.failed(lease, failure))
+    elif hold.request is Request.CANCEL:
+        await insist(lambda: store.cancelled(lease))
+    elif hold.request is Request.PAUSE:
+        await insist(lambda: store.paused(lease))
+    else:
+        await insist(lambda: store.release(lease, verdict.outcome))

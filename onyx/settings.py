@@ -1,0 +1,82 @@
+"""Every setting of a service, from `ONYX_…` in the environment or from an explicit object."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What an operator can say. Every file of a service lives under `home`."""
+
+    model_config = SettingsConfigDict(env_prefix="ONYX_", frozen=True, extra="ignore")
+
+    home: Path = Field(default_factory=lambda: Path.home() / ".onyx")
+    """Where everything is kept: store, data, jobs, models."""
+
+    database_url: str | None = None
+    """PostgreSQL as `postgresql://…`; without it a SQLite file under `home`."""
+
+    model_root: Path | None = None
+    """Base models of the operator's own: a directory whose subdirectories jobs may name."""
+
+    data_root: Path | None = None
+    """Files that jobs may name by path."""
+
+    remote_code_models: tuple[str, ...] = ()
+    """Models whose own code may run. Nobody else's ever does."""
+
+    hub_token: SecretStr | None = None
+    """Handed to the process that downloads, and to nobody else; never stored or logged."""
+
+    cpu_devices: int = Field(default=1, ge=1)
+    """Slices of the CPU to offer where there is no GPU."""
+
+    cpu_memory: str | None = None
+    """Memory that training on the CPU may take in all, in bytes or like 8GB; without it what the machine allows."""
+
+    lease_seconds: float = Field(default=30.0, gt=0)
+    """How long a job stays a silent runner's own."""
+
+    grace_seconds: float = Field(default=30.0, gt=0)
+    """How long a rank may take to save after it was told to stop."""
+
+    stuck_seconds: float = Field(default=1800.0, gt=0)
+    """A running attempt without any progress for this long is stuck."""
+
+    prepare_seconds: float = Field(default=3600.0, gt=0)
+    """How long preparing the data of a job may take."""
+
+    running_jobs_per_owner: int = Field(default=8, ge=1)
+    """How many jobs of one owner may run at once."""
+
+    lost_attempts: int = Field(default=5, ge=1)
+    """How many attempts in a row may be lost without a new checkpoint."""
+
+    warm_start: bool = True
+    """Fork ranks from a template that has torch imported, where that is safe."""
+
+    @property
+    def store_url(self) -> str:
+        return self.database_url or f"sqlite+aiosqlite:///{self.home / 'onyx.db'}"
+
+    @property
+    def run_dir(self) -> Path:
+        """Lock, sockets."""
+        return self.home / "run"
+
+    def environment(self) -> dict[str, str]:
+        """These settings as another process reads them."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return {f"ONYX_{name.upper()}": _text(value) for name, value in given.items() if value is not None}
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.home / "jobs" / job_id
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value) if isinstance(value, tuple | list | bool) else str(value)

@@ -1,0 +1,177 @@
+"""A whole Onyx in a directory of its own: real runners, real ranks, and what tests do to them."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from onyx.jobs.asking import job_spec
+from onyx.jobs.home import Home
+from onyx.jobs.ids import JobKind
+from onyx.jobs.values import Job
+from onyx.settings import Settings
+from onyx.training.metrics import read_rows
+from onyx.training.spec import JobSpec
+
+PATIENCE = 120.0
+"""Seconds after which a test that waits has failed."""
+
+
+def settings(home: Path, **more: Any) -> Settings:
+    given = {"home": home, "cpu_memory": "3GB", "lease_seconds": 6.0, "grace_seconds": 20.0} | more
+    return Settings.model_validate(given)
+
+
+def lesson(samples: int = 64, devices: int = 1, window: int = 8, **training: Any) -> JobSpec:
+    """A small job on onyx/tiny: enough updates to be killed between, and to be compared."""
+    texts = [f"the square of {n} is {n * n}, " * (1 + n % 5) for n in range(samples)]
+    return job_spec(
+        model="onyx/tiny",
+        data={"texts": texts, "max_length": 96},
+        training={"epochs": 2, "learning_rate": 1e-3, "save_every_updates": 5} | training,
+        window=window,
+        devices=devices,
+    )
+
+
+class Place:
+    """A home with as many runners as a test starts."""
+
+    def __init__(self, at: Settings) -> None:
+        self.settings = at
+        self.runners: list[subprocess.Popen[bytes]] = []
+
+    def start_runner(self) -> subprocess.Popen[bytes]:
+        self.settings.run_dir.mkdir(parents=True, exist_ok=True)
+        with (self.settings.run_dir / f"runner-{len(self.runners)}.log").open("ab") as log:
+            runner = subprocess.Popen(
+                [sys.executable, "-m", "onyx.jobs.runner"],
+                env=os.environ | self.settings.environment(),
+                stdout=log,
+                stderr=log,
+            )
+        self.runners.append(runner)
+        return runner
+
+    def log(self, number: int = 0) -> str:
+        return (self.settings.run_dir / f"runner-{number}.log").read_text()
+
+    def close(self) -> None:
+        for runner in self.runners:
+            if runner.poll() is None:
+                runner.send_signal(signal.SIGCONT)
+                runner.kill()
+            runner.wait()
+
+    def run(self, story: Callable[[Home], Awaitable[Any]]) -> Any:
+        """Play a story against the store of this place."""
+
+        async def play() -> Any:
+            home = await Home.open(self.settings)
+            try:
+                return await asyncio.wait_for(story(home), PATIENCE)
+            finally:
+                await home.close()
+
+        return asyncio.run(play())
+
+    def ranks(self) -> list[psutil.Process]:
+        """The living ranks of all runners."""
+        return [process for process in _children(self.runners) if process.name().startswith("onyx-rank")]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended."""
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
+    found = []
+    for runner in runners:
+        try:
+            found += psutil.Process(runner.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def share_cache(home: Path) -> None:
+    """What the planner has measured on this machine holds for every test."""
+    cache = Path(tempfile.gettempdir()) / f"onyx-test-cache-{os.getuid()}"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "cache").symlink_to(cache)
+
+
+@contextmanager
+def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
+    """A place with its runners started."""
+    share_cache(home)
+    it = Place(settings(home, **more))
+    try:
+        for _ in range(runners):
+            it.start_runner()
+        yield it
+    finally:
+        it.close()
+
+
+async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
+    """A job for the runners that a test has started itself."""
+    from onyx.jobs.wake import nudge
+
+    job = await home.store.create(spec, owner, JobKind.ACCUMULATION)
+    nudge(home.settings.run_dir)
+    return job
+
+
+async def until(home: Home, job_id: str, reached: Callable[[Job], bool]) -> Job:
+    """The job once it is as wanted."""
+    while True:
+        job = await home.store.get(job_id)
+        assert job is not None
+        if reached(job):
+            return job
+        assert not job.status.terminal, f"{job.status}: {job.error}"
+        await asyncio.sleep(0.02)
+
+
+async def finished(home: Home, job_id: str) -> Job:
+    job = await home.wait(job_id)
+    assert job.result is not None, f"{job.status}: {job.error}"
+    return job
+
+
+def fingerprint(home: Path, job_id: str) -> str:
+    """The published weights, to the bit."""
+    weights = sorted((home / "jobs" / job_id / "model").glob("*.safetensors"))
+    assert weights
+    return hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
+async def gone(processes: list[psutil.Process]) -> None:
+    """Wait until all of them have ended."""
+    await asyncio.to_thread(wait_for, lambda: not alive(processes), "the processes end")
+
+
+async def reached(home: Home, job_id: str, update: int) -> None:
+    """Wait until the job has made this update. The store hears of one a second, metrics.csv of each."""
+    rows = home.settings.job_dir(job_id) / "metrics.csv"
+    await asyncio.to_thread(wait_for, lambda: len(read_rows(rows)) >= update, f"update {update}")

@@ -1,0 +1,180 @@
+"""Kill anything: the job ends all the same, and its weights are the same bits."""
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from onyx.jobs.home import Home
+from onyx.jobs.status import JobStatus, Outcome
+from onyx.jobs.values import Job
+from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
+
+SPEC = lesson(samples=640, epochs=3)
+"""240 updates, a checkpoint every 5."""
+
+
+async def plain(home: Home) -> Job:
+    return await finished(home, (await submit(home, SPEC)).id)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place for those tests that leave its runner alive: starting one costs more than a job."""
+    with place(tmp_path_factory.mktemp("shared")) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared: Place) -> str:
+    """The fingerprint that every disturbed run must have."""
+    return fingerprint(shared.settings.home, shared.run(plain).id)
+
+
+def after_attempt(number: int) -> Callable[[Job], bool]:
+    return lambda job: job.attempt > number
+
+
+async def resumed_from_a_checkpoint(home: Home, job: Job, lost: int) -> None:
+    attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+    assert len(attempts) == lost + 1
+    events = await home.store.list_events(job.id, limit=1000)
+    resumed = [event for event in events if event.message.startswith("resumed from update")]
+    assert len(resumed) == lost
+    assert all(event.data["update"] >= 5 for event in resumed)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))  # no event is lost
+
+
+def kill_a_rank(it: Place, moments: list[int]) -> Job:
+    async def story(home: Home) -> Job:
+        job = await submit(home, SPEC)
+        for moment in moments:
+            await reached(home, job.id, moment)
+            before = (await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)).attempt
+            for rank in it.ranks():
+                rank.send_signal(signal.SIGKILL)
+            await until(home, job.id, after_attempt(before))
+        done = await finished(home, job.id)
+        await resumed_from_a_checkpoint(home, done, lost=len(moments))
+        return done
+
+    job: Job = it.run(story)
+    return job
+
+
+def test_a_killed_rank_costs_no_bits(shared: Place, undisturbed: str) -> None:
+    moments = sorted(random.Random(4).sample(range(8, 200), 2))
+    assert fingerprint(shared.settings.home, kill_a_rank(shared, moments).id) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_ranks_killed_at_random_moments(shared: Place, undisturbed: str, seed: int) -> None:
+    job = kill_a_rank(shared, [random.Random(seed).randrange(6, 220)])
+    assert fingerprint(shared.settings.home, job.id) == undisturbed
+
+
+def kill_the_runner(it: Place, moments: list[int]) -> Job:
+    async def story(home: Home) -> Job:
+        job = await submit(home, SPEC)
+        for moment in moments:
+            await reached(home, job.id, moment)
+            before = (await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)).attempt
+            runner, ranks = it.runners[-1], it.ranks()
+            runner.kill()
+            runner.wait()
+            await gone(ranks)
+            it.start_runner()
+            await until(home, job.id, after_attempt(before))
+        done = await finished(home, job.id)
+        await resumed_from_a_checkpoint(home, done, lost=len(moments))
+        return done
+
+    job: Job = it.run(story)
+    return job
+
+
+def test_a_killed_runner_costs_no_bits(tmp_path: Path, undisturbed: str) -> None:
+    with place(tmp_path) as it:
+        assert fingerprint(tmp_path, kill_the_runner(it, [12]).id) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_runners_killed_at_random_moments(tmp_path: Path, undisturbed: str, seed: int) -> None:
+    moments = sorted(random.Random(seed).sample(range(6, 220), 2))
+    with place(tmp_path) as it:
+        assert fingerprint(tmp_path, kill_the_runner(it, moments).id) == undisturbed
+
+
+def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
+    async def story(home: Home) -> Job:
+        job = await submit(home, SPEC)
+        await reached(home, job.id, 12)
+        await home.pause(job.id)
+        paused = await until(home, job.id, lambda job: job.status is JobStatus.PAUSED)
+        assert paused.checkpoint_update is not None
+        await home.store.resume(job.id)
+        done = await finished(home, job.id)
+        outcomes = [record.outcome for record in await home.store.attempts(job.id)]
+        assert Outcome.PAUSED in outcomes
+        return done
+
+    assert fingerprint(shared.settings.home, shared.run(story).id) == undisturbed
+
+
+def test_cancel_frees_the_devices_and_is_final(shared: Place) -> None:
+    async def story(home: Home) -> None:
+        job = await submit(home, lesson(samples=400, epochs=50))
+        await reached(home, job.id, 3)
+        await home.cancel(job.id)
+        assert (await home.wait(job.id)).status is JobStatus.CANCELLED
+        await finished(home, (await submit(home, lesson(samples=16))).id)  # the device is free again
+
+    shared.run(story)
+    assert shared.ranks() == []
+
+
+def test_sigterm_saves_and_requeues(tmp_path: Path, undisturbed: str) -> None:
+    async def story(home: Home) -> Job:
+        job = await submit(home, SPEC)
+        await reached(home, job.id, 7)
+        it.runners[0].terminate()
+        assert await asyncio.to_thread(it.runners[0].wait, 60) == 0
+        queued = await home.store.get(job.id)
+        assert queued is not None
+        assert queued.status is JobStatus.QUEUED
+        assert queued.lost_attempts == 0
+        assert queued.checkpoint_update is not None
+        assert queued.checkpoint_update >= 7
+        it.start_runner()
+        return await finished(home, job.id)
+
+    with place(tmp_path) as it:
+        assert fingerprint(tmp_path, it.run(story).id) == undisturbed
+
+
+def test_a_zombie_writes_nothing_and_says_so(tmp_path: Path, undisturbed: str) -> None:
+    """A runner is stopped until its lease is gone; another finishes the job; then the first wakes up."""
+
+    async def story(home: Home) -> Job:
+        job = await submit(home, SPEC)
+        await reached(home, job.id, 7)
+        running = await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)
+        zombie, ranks = it.runners[0], it.ranks()
+        zombie.send_signal(signal.SIGSTOP)
+        it.start_runner()
+        done = await finished(home, job.id)
+        assert done.attempt > running.attempt
+        events = await home.store.list_events(job.id, limit=1000)
+        zombie.send_signal(signal.SIGCONT)
+        await gone(ranks)
+        await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in it.log(0), "the zombie says so")
+        assert await home.store.list_events(job.id, limit=1000) == events
+        return done
+
+    with place(tmp_path, lease_seconds=4.0) as it:
+        assert fingerprint(tmp_path, it.run(story).id) == undisturbed

@@ -1,0 +1,94 @@
+"""A store on each database, a clock that tests can push, and tests that may be coroutines."""
+
+import asyncio
+import inspect
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from onyx.jobs.migrate import upgrade
+from onyx.jobs.store import Store
+from tests.jobs.postgres import PostgresServer, fast_directory, find_binaries, server_user
+from tests.jobs.world import World
+
+_numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test on the loop that its store was opened on."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    loop = pyfuncitem.funcargs.get("loop")
+    loop.run(test) if isinstance(loop, asyncio.Runner) else asyncio.run(test)
+    return True
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for the whole session."""
+    binaries, user = find_binaries(), server_user()
+    if binaries is None or user is None:
+        pytest.skip("needs PostgreSQL's binaries (initdb), and a user postgres when run as root")
+    server = PostgresServer(binaries, user)
+    yield server
+    server.close()
+
+
+@dataclass(frozen=True)
+class Databases:
+    """Databases of one kind."""
+
+    kind: str
+    migrated: str
+    """One with all tables, for tests in turn: each begins by emptying it."""
+
+    directory: Path
+    server: PostgresServer | None
+
+    def empty(self) -> str:
+        """A new one without tables."""
+        name = f"onyx_{next(_numbers)}"
+        return self.server.create(name) if self.server else f"sqlite:///{self.directory / name}.db"
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Everything below runs once on each kind."""
+    server: PostgresServer | None = None
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres")
+    with tempfile.TemporaryDirectory(prefix="onyx-stores-", dir=fast_directory()) as directory:
+        url = server.create("onyx") if server else f"sqlite:///{directory}/onyx.db"
+        upgrade(url)
+        yield Databases(request.param, url, Path(directory), server)
+
+
+@pytest.fixture
+def url(databases: Databases) -> str:
+    return databases.migrated
+
+
+@pytest.fixture
+def world(url: str, loop: asyncio.Runner) -> Iterator[World]:
+    world = World(url)
+    loop.run(world.wipe())
+    yield world
+    loop.run(world.store.close())
+
+
+@pytest.fixture
+def store(world: World) -> Store:
+    return world.store

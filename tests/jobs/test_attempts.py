@@ -1,0 +1,207 @@
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from onyx.jobs.errors import BadValueError, LostAttempt, NotAllowedError
+from onyx.jobs.lifecycle import MAX_RETRIES
+from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.store import Store
+from onyx.jobs.values import ConfigChange, DeviceNeed, Lease, Progress
+from tests.jobs.world import CPU, DEVICES, FAILURE, LEASE, RESULT, World, line
+
+Write = Callable[[Store, Lease], Awaitable[object]]
+
+WRITES: dict[str, Write] = {
+    "heartbeat": lambda store, lease: store.heartbeat(lease),
+    "progress": lambda store, lease: store.progress(lease, Progress(update=1)),
+    "checkpoint": lambda store, lease: store.checkpoint(lease, 5),
+    "prepared": lambda store, lease: store.prepared(lease, [DeviceNeed(kind=CPU)], {}),
+    "succeeded": lambda store, lease: store.succeeded(lease, RESULT),
+    "failed": lambda store, lease: store.failed(lease, FAILURE),
+    "lost": lambda store, lease: store.release(lease, Outcome.LOST),
+    "memory": lambda store, lease: store.release(lease, Outcome.MEMORY),
+    "saved": lambda store, lease: store.release(lease, Outcome.SAVED),
+    "paused": lambda store, lease: store.paused(lease),
+    "cancelled": lambda store, lease: store.cancelled(lease),
+    "mirror": lambda store, lease: store.mirror_events(lease, [line(1)]),
+}
+
+
+async def test_success(world: World) -> None:
+    claimed = await world.running()
+    await world.pass_time(7.0)
+    job = await world.store.succeeded(claimed.lease, RESULT)
+    assert (job.status, job.result) == (JobStatus.SUCCEEDED, RESULT)
+    assert job.running_seconds == pytest.approx(7.0, abs=3)
+    assert await world.store.get(job.id) == job
+    assert await world.store.claim_queued(await world.runner(), DEVICES) is None
+
+
+async def test_a_users_mistake_is_never_retried(world: World) -> None:
+    runner, made = await world.runner(), await world.job()
+    preparing = await world.store.claim_validating(runner)
+    assert preparing is not None
+    job = await world.store.failed(preparing.lease, FAILURE)
+    assert (job.id, job.status, job.error) == (made.id, JobStatus.FAILED, FAILURE)
+    assert await world.store.claim_validating(runner) is None
+    assert (await world.store.list_events(job.id, newest_first=True))[0].level == "error"
+
+
+async def test_a_zombie_writes_nothing(world: World) -> None:
+    zombie, heir = await world.runner("alpha"), await world.runner("beta")
+    claimed = await world.running(runner=zombie)
+    await world.pass_time(LEASE + 1, heir)
+    assert [job.id for job in await world.store.expire(heir)] == [claimed.job.id]
+    await assert_powerless(world.store, claimed.lease)
+    assert await world.store.claim_queued(heir, DEVICES) is not None
+    await assert_powerless(world.store, claimed.lease)
+
+
+async def assert_powerless(store: Store, lease: Lease) -> None:
+    before = await store.get(lease.job_id)
+    for write in WRITES.values():
+        with pytest.raises(LostAttempt, match="stop its ranks"):
+            await write(store, lease)
+    assert await store.get(lease.job_id) == before
+
+
+async def test_a_lease_that_lapsed_but_was_not_taken_is_renewed(world: World) -> None:
+    claimed = await world.running()
+    await world.pass_time(LEASE * 10)
+    beat = await world.store.heartbeat(claimed.lease)
+    assert beat.lease_until > await world.store.now()
+
+
+async def test_the_heartbeat_carries_what_the_owner_wants(world: World) -> None:
+    claimed = await world.running()
+    job_id = claimed.job.id
+    quiet = await world.store.heartbeat(claimed.lease)
+    assert (quiet.request, quiet.config) == (None, None)
+    await world.store.request_config(job_id, ConfigChange(accumulation_steps=4))
+    await world.store.request_config(job_id, ConfigChange(gradient_clipping=None))
+    await world.store.request_pause(job_id)
+    beat = await world.store.heartbeat(claimed.lease)
+    assert beat.request is Request.PAUSE
+    assert beat.config is not None
+    assert (beat.config.seq, beat.config.change.given()) == (2, {"accumulation_steps": 4, "gradient_clipping": None})
+    await world.store.request_cancel(job_id)
+    assert (await world.store.heartbeat(claimed.lease)).request is Request.CANCEL
+
+
+async def test_retries_end_unless_there_is_a_new_checkpoint(world: World) -> None:
+    runner = await world.runner()
+    claimed = await world.running(runner=runner)
+    await world.store.checkpoint(claimed.lease, 5)
+    for retry in range(MAX_RETRIES):
+        job = await world.store.release(claimed.lease, Outcome.LOST)
+        assert (job.status, job.lost_attempts) == (JobStatus.QUEUED, retry + 1)
+        again = await world.store.claim_queued(runner, DEVICES)
+        assert again is not None
+        claimed = again
+        await world.store.checkpoint(claimed.lease, 5)  # the old one, saved again: no progress
+    job = await world.store.release(claimed.lease, Outcome.MEMORY)
+    assert job.status is JobStatus.FAILED
+    assert job.error is not None
+    assert (job.error.code, job.memory_losses) == ("out_of_memory", 1)
+
+
+async def test_a_new_checkpoint_resets_the_counter(world: World) -> None:
+    runner = await world.runner()
+    claimed = await world.running(runner=runner)
+    for update in range(MAX_RETRIES + 3):
+        await world.store.checkpoint(claimed.lease, update)
+        job = await world.store.release(claimed.lease, Outcome.LOST)
+        assert (job.status, job.lost_attempts, job.checkpoint_update) == (JobStatus.QUEUED, 1, update)
+        again = await world.store.claim_queued(runner, DEVICES)
+        assert again is not None
+        claimed = again
+
+
+async def test_stopping_in_order_never_counts(world: World) -> None:
+    runner = await world.runner()
+    claimed = await world.running(runner=runner)
+    for _ in range(MAX_RETRIES + 2):
+        job = await world.store.release(claimed.lease, Outcome.SAVED)
+        assert (job.status, job.lost_attempts) == (JobStatus.QUEUED, 0)
+        again = await world.store.claim_queued(runner, DEVICES)
+        assert again is not None
+        claimed = again
+
+
+async def test_lost_while_preparing_starts_preparing_again(world: World) -> None:
+    runner = await world.runner()
+    await world.job()
+    for retry in range(MAX_RETRIES + 1):
+        claimed = await world.store.claim_validating(runner)
+        assert claimed is not None
+        assert claimed.lease.attempt == retry + 1
+        job = await world.store.release(claimed.lease, Outcome.LOST)
+    assert job.status is JobStatus.FAILED
+    assert job.error is not None
+    assert job.error.code == "lost_attempts"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.MEMORY, Outcome.SAVED])
+async def test_what_the_owner_asked_for_happens_however_the_attempt_ends(world: World, outcome: Outcome) -> None:
+    claimed = await world.running()
+    await world.store.request_pause(claimed.job.id)
+    job = await world.store.release(claimed.lease, outcome)
+    assert (job.status, job.request) == (JobStatus.PAUSED, None)
+    claimed = await world.running("bob")
+    await world.store.request_cancel(claimed.job.id)
+    assert (await world.store.release(claimed.lease, outcome)).status is JobStatus.CANCELLED
+
+
+async def test_a_job_that_finishes_before_its_cancellation_has_succeeded(world: World) -> None:
+    claimed = await world.running()
+    await world.store.request_cancel(claimed.job.id)
+    job = await world.store.succeeded(claimed.lease, RESULT)
+    assert (job.status, job.request) == (JobStatus.SUCCEEDED, None)
+
+
+@pytest.mark.parametrize("name", ["succeeded", "failed", "lost", "memory", "saved", "paused", "cancelled"])
+async def test_the_same_end_said_twice_is_said_once(world: World, name: str) -> None:
+    claimed = await world.running()
+    if name == "paused":
+        await world.store.request_pause(claimed.job.id)
+    first = await WRITES[name](world.store, claimed.lease)
+    assert await WRITES[name](world.store, claimed.lease) == first
+    assert (await world.store.get(claimed.job.id)) == first
+    with pytest.raises(LostAttempt):
+        await WRITES["cancelled" if name != "cancelled" else "failed"](world.store, claimed.lease)
+
+
+async def test_progress_and_what_was_prepared_are_kept(world: World) -> None:
+    claimed = await world.running()
+    progress = Progress(update=3, total_updates=10, epoch=0.3, samples=6, trained_tokens=80, loss=float("1.5"))
+    await world.store.progress(claimed.lease, progress)
+    job = await world.store.get(claimed.job.id)
+    assert job is not None
+    assert job.progress == progress
+    assert job.progress_at == pytest.approx(await world.store.now(), abs=5)
+    assert job.prepared == {"plan": {"window": 2}}
+    assert job.needs == (DeviceNeed(kind=CPU),)
+
+
+async def test_bad_writes_are_refused(world: World) -> None:
+    claimed = await world.running()
+    with pytest.raises(BadValueError, match="at least one device"):
+        await world.store.prepared(claimed.lease, [], {})
+    with pytest.raises(NotAllowedError, match="prepared before"):
+        await world.store.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
+    with pytest.raises(BadValueError, match="released as"):
+        await world.store.release(claimed.lease, Outcome.SUCCEEDED)
+    with pytest.raises(BadValueError, match="cannot be -1"):
+        await world.store.checkpoint(claimed.lease, -1)
+    with pytest.raises(LostAttempt):
+        await world.store.heartbeat(Lease(job_id="ftjob-" + "0" * 24, attempt=1))
+    await world.store.heartbeat(claimed.lease)
+
+
+async def test_a_job_in_preparation_cannot_succeed(world: World) -> None:
+    await world.job()
+    claimed = await world.store.claim_validating(await world.runner())
+    assert claimed is not None
+    with pytest.raises(NotAllowedError, match="validating and cannot become succeeded"):
+        await world.store.succeeded(claimed.lease, RESULT)
+    await world.store.heartbeat(claimed.lease)  # the refused write left nothing behind

@@ -1,0 +1,34 @@
+from onyx.jobs.store import Store
+from tests.jobs.world import World
+
+
+async def test_a_stored_config_survives_a_restart(world: World) -> None:
+    stored = await world.store.put_config("ann", {"accumulation_steps": 4, "gradient_clipping": None})
+    assert stored.id.startswith("accumulation_")
+    again = world.another()
+    assert await again.get_config(stored.id, "ann") == stored
+    await again.close()
+
+
+async def test_configs_belong_to_their_owners(store: Store) -> None:
+    stored = await store.put_config("ann", {"n": 1})
+    assert await store.get_config(stored.id, "bob") is None
+    assert await store.update_config(stored.id, {"n": 2}, "bob") is None
+    assert not await store.delete_config(stored.id, "bob")
+    assert await store.delete_configs("bob") == 0
+    assert await store.get_config(stored.id) == stored
+
+
+async def test_change_list_and_forget(store: Store) -> None:
+    first, second = [await store.put_config("ann", {"n": n}) for n in (1, 2)]
+    changed = await store.update_config(first.id, {"n": 9}, "ann")
+    assert changed is not None
+    assert (changed.config, changed.created_at) == ({"n": 9}, first.created_at)
+    assert changed.updated_at >= first.updated_at
+    assert await store.list_configs("ann") == (changed, second)
+    assert await store.delete_config(first.id, "ann")
+    assert not await store.delete_config(first.id, "ann")
+    assert not await store.delete_config("../x")
+    assert await store.update_config("../x", {}) is None
+    assert await store.delete_configs("ann") == 1
+    assert await store.list_configs("ann") == ()

@@ -1,0 +1,138 @@
+import pytest
+from pydantic import JsonValue
+
+from onyx.jobs.errors import (
+    BadValueError,
+    IdempotencyConflictError,
+    JobNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+)
+from onyx.jobs.ids import JobKind, is_id
+from onyx.jobs.status import JobStatus
+from onyx.jobs.store import Store
+from onyx.training.spec import DataSpec, JobSpec
+from tests.jobs.world import SPEC, World
+
+
+async def test_a_new_job_is_validating_and_says_so(store: Store) -> None:
+    job = await store.create(SPEC, "ann", JobKind.LARGE_BATCH)
+    assert job.status is JobStatus.VALIDATING
+    assert job.id.startswith(f"large_batch_{int(job.created_at)}_")
+    assert await store.get(job.id) == job
+    (event,) = await store.list_events(job.id)
+    assert (event.seq, event.kind, event.data) == (1, "status", {"status": "validating"})
+
+
+async def test_samples_stay_out_of_lists_and_come_back_whole(store: Store) -> None:
+    rows: list[dict[str, JsonValue]] = [{"prompt": "nul \x00 and é", "completion": "😀"}]
+    spec = JobSpec(model="onyx/tiny", data=DataSpec(rows=rows, evaluation_rows=rows), labels={"b": 1, "a": [None]})
+    job = await store.create(spec, "ann", JobKind.FINE_TUNING)
+    assert job.spec.data.rows == []
+    assert job.spec.labels == spec.labels
+    assert (await store.list_jobs()).jobs[0].spec == job.spec
+    assert await store.spec(job.id) == spec
+
+
+async def test_one_key_makes_one_job(store: Store) -> None:
+    first = await store.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k")
+    assert await store.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") == first
+    assert (await store.create(SPEC, "bob", JobKind.ACCUMULATION, idempotency_key="k")).id != first.id
+    other = SPEC.model_copy(update={"window": 64})
+    for spec, kind in ((other, JobKind.ACCUMULATION), (SPEC, JobKind.LARGE_BATCH)):
+        with pytest.raises(IdempotencyConflictError, match="use a new key"):
+            await store.create(spec, "ann", kind, idempotency_key="k")
+    assert len((await store.list_jobs()).jobs) == 2
+
+
+async def test_the_order_of_labels_is_not_another_body(store: Store) -> None:
+    bodies = [SPEC.model_copy(update={"labels": labels}) for labels in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+    ids = {(await store.create(body, "ann", JobKind.ACCUMULATION, idempotency_key="k")).id for body in bodies}
+    assert len(ids) == 1
+
+
+async def test_unfinished_jobs_have_a_quota(store: Store) -> None:
+    job = await store.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1, idempotency_key="k")
+    with pytest.raises(QuotaExceededError, match="1 jobs are unfinished"):
+        await store.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1)
+    same = await store.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1, idempotency_key="k")
+    assert same.id == job.id
+    await store.create(SPEC, "bob", JobKind.ACCUMULATION, max_open=1)
+    await store.request_cancel(job.id)
+    await store.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1)
+
+
+async def test_names_must_be_printable(store: Store) -> None:
+    for name in ("", "x" * 256, "nul\x00", "line\nbreak", "\ud800"):
+        with pytest.raises(BadValueError, match="printable"):
+            await store.create(SPEC, name, JobKind.ACCUMULATION)
+        with pytest.raises(BadValueError, match="printable"):
+            await store.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key=name)
+
+
+async def test_another_owners_job_does_not_exist(store: Store) -> None:
+    job = await store.create(SPEC, "ann", JobKind.ACCUMULATION)
+    assert await store.get(job.id, "ann") == job
+    assert await store.get(job.id, "bob") is None
+    for ask in (store.spec, store.delete, store.request_cancel, store.request_pause, store.resume):
+        with pytest.raises(JobNotFoundError):
+            await ask(job.id, "bob")
+    with pytest.raises(BadValueError, match="to list after"):
+        await store.list_jobs(owner="bob", after=job.id)
+
+
+async def test_an_id_that_onyx_cannot_have_made_is_nobodys(store: Store) -> None:
+    for job_id in ("", "../../etc", "accumulation_1_\x00aaaaaaaaa", "x" * 10_000):
+        assert not is_id(job_id)
+        assert await store.get(job_id) is None
+        assert await store.list_events(job_id) == ()
+        assert await store.list_metrics(job_id) == ()
+        assert await store.attempts(job_id) == ()
+        assert await store.get_config(job_id) is None
+        with pytest.raises(JobNotFoundError):
+            await store.request_cancel(job_id)
+
+
+async def test_pages_have_every_job_once_newest_first(store: Store) -> None:
+    made = [(await store.create(SPEC, f"owner-{n % 2}", JobKind.ACCUMULATION)).id for n in range(7)]
+    seen: list[str] = []
+    after = None
+    while True:
+        page = await store.list_jobs(limit=3, after=after)
+        seen += [job.id for job in page.jobs]
+        if not page.more:
+            break
+        after = seen[-1]
+    assert seen == made[::-1]
+    mine = await store.list_jobs(owner="owner-1")
+    assert [job.id for job in mine.jobs] == made[1::2][::-1]
+
+
+async def test_lists_by_status_and_kind(store: Store) -> None:
+    jobs = [await store.create(SPEC, "ann", kind) for kind in JobKind]
+    await store.request_cancel(jobs[0].id)
+    await store.request_pause(jobs[1].id)
+
+    async def ids(*statuses: JobStatus, kind: JobKind | None = None) -> list[str]:
+        return [job.id for job in (await store.list_jobs(owner="ann", statuses=statuses, kind=kind)).jobs]
+
+    assert await ids(JobStatus.CANCELLED) == [jobs[0].id]
+    assert await ids(JobStatus.CANCELLED, JobStatus.PAUSED) == [jobs[1].id, jobs[0].id]
+    assert await ids(kind=JobKind.FINE_TUNING) == [jobs[2].id]
+    for limit in (0, 1001):
+        with pytest.raises(BadValueError, match="limit"):
+            await store.list_jobs(limit=limit)
+
+
+async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(world: World) -> None:
+    store = world.store
+    claimed = await world.running()
+    with pytest.raises(NotAllowedError, match="cancel it before"):
+        await store.delete(claimed.job.id)
+    await store.cancelled(claimed.lease)
+    await store.delete(claimed.job.id, "ann")
+    assert await store.get(claimed.job.id) is None
+    assert await store.list_events(claimed.job.id) == ()
+    assert await store.attempts(claimed.job.id) == ()
+    with pytest.raises(JobNotFoundError):
+        await store.delete(claimed.job.id)

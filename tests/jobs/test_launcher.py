@@ -1,0 +1,116 @@
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onyx.jobs.child import resolve
+from onyx.jobs.fresh import FreshLauncher
+from onyx.jobs.launcher import TemplateLauncher
+from onyx.jobs.work import Child, Ended, Launcher, Work
+
+Scenario = Callable[[Launcher, Path], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def launching(make: Callable[[], Launcher]) -> AsyncIterator[Launcher]:
+    launcher = make()
+    try:
+        yield launcher
+    finally:
+        await launcher.close()
+
+
+def rehearsal(folder: Path, *arguments: str, **environment: str) -> Work:
+    return Work(
+        name="onyx-rank-7",
+        target="onyx.jobs.rehearsal:main",
+        arguments=arguments,
+        log=folder / "logs" / "child.log",
+        environment=environment,
+        niceness=5,
+    )
+
+
+async def comes_to(child: Child, expected: Ended) -> None:
+    child.beat()
+    assert await asyncio.wait_for(child.wait(), 60) == expected
+    assert await child.wait() == expected  # and again
+    child.close()
+
+
+async def life(launcher: Launcher, folder: Path) -> None:
+    await comes_to(await launcher.start(rehearsal(folder, "exit", "0")), Ended(0))
+    await comes_to(await launcher.start(rehearsal(folder, "exit", "20")), Ended(20))
+    await comes_to(await launcher.start(rehearsal(folder, "die", "9")), Ended(None, signal.SIGKILL))
+    await comes_to(await launcher.start(rehearsal(folder, "nonsense")), Ended(1))
+    assert "unknown order: nonsense" in (folder / "logs" / "child.log").read_text()
+    await comes_to(await launcher.start(rehearsal(folder, "say", "ONYX_WORD", ONYX_WORD="hello")), Ended(0))
+    assert "hello " in (folder / "logs" / "child.log").read_text()
+    await names_and_lifelines(launcher, folder)
+
+
+async def names_and_lifelines(launcher: Launcher, folder: Path) -> None:
+    first = await launcher.start(rehearsal(folder, "wait"))
+    second = await launcher.start(rehearsal(folder, "wait"))
+    first.beat()
+    await asyncio.to_thread(_named, first.pid)
+    assert os.getpriority(os.PRIO_PROCESS, second.pid) in (0, 5)
+    first.close()
+    assert await asyncio.wait_for(first.wait(), 30) == Ended(0)
+    second.send(signal.SIGTERM)
+    assert await asyncio.wait_for(second.wait(), 30) == Ended(None, signal.SIGTERM)
+    second.send(signal.SIGTERM)  # to nobody: no error
+    second.close()
+
+
+def _named(pid: int) -> None:
+    """Wait for its name: a fresh interpreter puts it on once it is there."""
+    while Path(f"/proc/{pid}/comm").read_text() != "onyx-rank-7\n":
+        time.sleep(0.01)
+
+
+async def many_at_once(launcher: Launcher, folder: Path) -> None:
+    children = await asyncio.gather(*[launcher.start(rehearsal(folder, "exit", str(n))) for n in range(12)])
+    ends = await asyncio.wait_for(asyncio.gather(*[child.wait() for child in children]), 60)
+    assert [end.status for end in ends] == list(range(12))
+
+
+def test_a_fresh_interpreter(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with launching(FreshLauncher) as launcher:
+            await life(launcher, tmp_path)
+
+    asyncio.run(run())
+
+
+def test_a_fork_of_the_template(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with launching(TemplateLauncher) as launcher:
+            await life(launcher, tmp_path)
+            await many_at_once(launcher, tmp_path)
+            assert isinstance(launcher, TemplateLauncher)
+            await the_template_dies(launcher, tmp_path)
+        assert "hello True" in (tmp_path / "logs" / "child.log").read_text()  # torch was there already
+
+    asyncio.run(run())
+
+
+async def the_template_dies(launcher: TemplateLauncher, folder: Path) -> None:
+    """Its children count as lost, and the next child comes from a new template."""
+    child = await launcher.start(rehearsal(folder, "wait"))
+    assert launcher.template_pid is not None
+    os.kill(launcher.template_pid, signal.SIGKILL)
+    assert await asyncio.wait_for(child.wait(), 30) == Ended(None)
+    await comes_to(await launcher.start(rehearsal(folder, "exit", "3")), Ended(3))
+
+
+@pytest.mark.parametrize("target", ["os:system", "onyx.jobs.child", "onyxx.evil:main", ":main"])
+def test_only_onyx_s_own_functions_are_started(target: str) -> None:
+    with pytest.raises(ValueError, match="not one of Onyx's own"):
+        resolve(target)
