@@ -16,6 +16,7 @@ from onyx.memory.footprints import overhead_of
 from onyx.memory.planner import plan
 
 MIB = 2**20
+LENGTH = 64  # short, so that one sample more or less is a small part of a micro-batch
 
 
 def main() -> None:
@@ -68,11 +69,11 @@ def choice() -> None:
     for family in (gpt2, llama):
         for options in ({}, {"method": "lora"}, {"gradient_checkpointing": True}):
             config = family(width=192, depth=4, vocabulary=4000)
-            case = Case(name=f"{config.model_type} {options}", config=config, shapes=((1, 128),), options=options)
+            case = Case(name=f"{config.model_type} {options}", config=config, shapes=((1, LENGTH),), options=options)
             for size in (160, 260, 420):
                 made = plan(case.recipe, effective_batch=4096, devices=[cpu(size * MIB)]).devices[0]
-                fine = trains(case, made.micro_batch, 128, made.usable)
-                most = largest(case, 128, made.usable, made.micro_batch)
+                fine = all(trains(case, made.micro_batch, LENGTH, made.usable) for _ in range(3))
+                most = largest(case, LENGTH, made.usable, made.micro_batch)
                 print(
                     f"  {case.name:40} {made.usable / MIB:6.0f} MiB  {made.micro_batch:4} {most:4} "
                     f"{made.micro_batch / most:6.2f}  {'trains' if fine else 'RUNS OUT'}"

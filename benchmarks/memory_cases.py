@@ -167,11 +167,12 @@ def _data() -> int:
 
 
 def largest(case: Case, length: int, limit: int, start: int) -> int:
-    """The largest micro-batch that trains within the limit, by search from one that does."""
-    low, high = start, start + max(1, start // 8)
-    while trains(case, high, length, limit):
-        low, high = high, high + max(1, high // 4)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if trains(case, middle, length, limit) else (low, middle)
-    return low
+    """The largest micro-batch that trains within the limit, by search around `start`; 0 when none does."""
+    size = start
+    while size and not trains(case, size, length, limit):
+        size -= 1
+    if size < start:
+        return size
+    while trains(case, size + 1, length, limit):
+        size += 1
+    return size

@@ -18,6 +18,7 @@ from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
 from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError
 from onyx.jobs.fresh import FreshLauncher
+from onyx.jobs.hold import insist
 from onyx.jobs.holder import Holder, this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
@@ -132,14 +133,14 @@ class Runner:
 
 async def serve(settings: Settings, companion: Holder | None = None) -> None:
     """Run a runner until a signal ends it, or its companion is gone and nothing is left to do."""
-    store = await Store.open(settings.store_url, lease_seconds=settings.lease_seconds)
+    store = await insist(lambda: Store.open(settings.store_url, lease_seconds=settings.lease_seconds))
     launcher = TemplateLauncher() if settings.warm_start else FreshLauncher()
     try:
-        await check_marker(store, settings)
+        await insist(lambda: check_marker(store, settings))
         if isinstance(launcher, TemplateLauncher):
             warming = asyncio.create_task(launcher.warm())
             warming.add_done_callback(lambda task: task.cancelled() or task.exception())
-        runner_id = await store.register_runner(this_process())
+        runner_id = await insist(lambda: store.register_runner(this_process()))
         bench = Bench(
             settings=settings, store=store, launcher=launcher, runner_id=runner_id, offered=await offer(settings)
         )

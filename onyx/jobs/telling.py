@@ -16,6 +16,8 @@ from onyx.training.prepared import PreparedJob
 logger = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
+AWAY_SECONDS = 1.0
+"""Between two tries to tell a store that is away."""
 
 
 class Teller:
@@ -28,6 +30,7 @@ class Teller:
         self._tail = Tail(attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS)
         self._waiting: list[Event] = []
         self._total = total_samples(claimed)
+        self._try_again_at = 0.0
         self._began = time.monotonic()
         self._first_samples: int | None = None
         self.heard_at = self._began
@@ -39,11 +42,12 @@ class Teller:
         if fresh:
             self.heard_at = time.monotonic()
             self._waiting += fresh
-        if not self._waiting or self._hold.lost:
+        if not self._waiting or self._hold.lost or time.monotonic() < self._try_again_at:
             return
         try:
             await self._write(list(self._waiting))
         except StoreUnavailableError:
+            self._try_again_at = time.monotonic() + AWAY_SECONDS
             logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
         except LostAttempt:
             self._hold.lose()

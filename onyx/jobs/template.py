@@ -48,7 +48,10 @@ class Template:
                     self._report(int(key.fd), int(key.data))
 
     def _request(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self._channel, MOST_BYTES, maxfds=2)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._channel, MOST_BYTES, maxfds=2)
+        except ConnectionResetError:
+            return False
         if not message:
             return False
         request = json.loads(message)
@@ -78,7 +81,8 @@ class Template:
         self._say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._channel.send(json.dumps(message).encode())
+        with contextlib.suppress(BrokenPipeError):  # the runner is gone: the next read says so
+            self._channel.send(json.dumps(message).encode())
 
 
 def become(request: dict[str, Any], lifeline: int, log: int) -> NoReturn:

@@ -18,12 +18,16 @@ from onyx.jobs.telling import Teller, tell_former
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.verdict import Verdict, judge, oom_kills
 from onyx.jobs.work import Child, Ended
-from onyx.training.attempt import Attempt, Failure
+from onyx.training.attempt import Attempt, Exit, Failure
 
 logger = logging.getLogger(__name__)
 
 TICK = 0.2
 """Seconds between two looks at an attempt."""
+
+
+BREAK_SECONDS = 5.0
+"""How long the other ranks have to notice that one has given up."""
 
 
 class Training:
@@ -40,6 +44,7 @@ class Training:
         self._kills = oom_kills()
         self._began = time.monotonic()
         self._told_to_stop: float | None = None
+        self._broken_at: float | None = None
         self._failure: Failure | None = None
         self._config_seq = 0
 
@@ -99,9 +104,14 @@ class Training:
             self.send(signal.SIGKILL)
 
     def _one_died(self) -> bool:
-        """Whether a rank ended in a way that leaves the others waiting for it."""
+        """Whether a rank ended in a way that leaves the others waiting for it. One that says why is heard out first."""
         ends = [task.result() for task in self._ended if task.done()]
-        return any(end.status not in (0, 10, 20, 30) for end in ends)
+        if any(end.status not in tuple(Exit) for end in ends):
+            return True
+        if not any(end.status in (Exit.USER_ERROR, Exit.MEMORY) for end in ends):
+            return False
+        self._broken_at = self._broken_at or time.monotonic()
+        return time.monotonic() - self._broken_at > BREAK_SECONDS
 
     def _overdue(self) -> Failure | None:
         limit = self.claimed.spec.training.time_limit_seconds

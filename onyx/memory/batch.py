@@ -72,7 +72,7 @@ def plan_batch(
         fits = footprint.most_samples(overhead.live(usable), 1)
         if fits < 1:
             raise DoesNotFitError(
-                needs=overhead.expected(footprint.peak(1, 1)),
+                needs=overhead.cautious(footprint.peak(1, 1)),
                 length=sample.shape[0] if sample.shape else 1,
                 shortages={device.label: usable},
                 alternatives=[],

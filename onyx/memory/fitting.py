@@ -36,7 +36,7 @@ class Fit:
     """Bytes that may be used."""
 
     needs: int
-    """Bytes at micro-batch 1 of the greatest length."""
+    """Bytes that a plan reckons with at micro-batch 1 of the greatest length."""
 
     samples: int
     """The largest micro-batch at the greatest length; 0 when not even one fits."""
@@ -73,7 +73,7 @@ def fit_device(config: Any, request: "Request", device: Device, recipe: Recipe |
         footprint=footprint,
         overhead=overhead,
         usable=usable,
-        needs=overhead.expected(footprint.peak(1, longest) * _correction(footprint)),
+        needs=overhead.cautious(footprint.peak(1, longest) * _correction(footprint)),
         samples=int((tokens + ROUNDING) // longest),
         tokens=int(tokens + ROUNDING),
     )

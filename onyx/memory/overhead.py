@@ -9,6 +9,9 @@ from typing import Self
 
 GIB = 2**30
 
+CAUTION = 0.25
+"""How far a plan goes from the expected overhead to the high one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
@@ -37,9 +40,24 @@ class Overhead:
         """Bytes that it may take."""
         return int(self.fixed_high + self.slack_high * live)
 
+    def cautious(self, live: float) -> int:
+        """Bytes that a plan reckons with: a quarter of the way from what is expected to what may be.
+
+        What is expected is met from both sides (measured: by 1 %), and a plan must hold every time.
+        """
+        return int(self._cautious_fixed + self._cautious_slack * live)
+
     def live(self, size: float) -> float:
-        """The bytes of tensors for which `size` is expected."""
-        return (size - self.fixed) / self.slack
+        """The bytes of tensors for which a plan reckons with `size`."""
+        return (size - self._cautious_fixed) / self._cautious_slack
+
+    @property
+    def _cautious_fixed(self) -> float:
+        return self.fixed + CAUTION * (self.fixed_high - self.fixed)
+
+    @property
+    def _cautious_slack(self) -> float:
+        return self.slack + CAUTION * (self.slack_high - self.slack)
 
     def to_json(self) -> str:
         """One line of JSON."""

@@ -64,7 +64,8 @@ def test_the_overhead_of_a_card_that_is_not_here_is_assumed_until_measured() -> 
 def test_an_overhead_is_a_line_that_can_be_read_backwards() -> None:
     overhead = Overhead(fixed=100, slack=1.25, fixed_high=200, slack_high=1.5, measured=True)
     assert overhead.expected(400) == 600
-    assert overhead.live(600) == 400
+    assert overhead.cautious(400) == 125 + 525
+    assert overhead.live(650) == pytest.approx(400)
     assert overhead.high(400) == 800
     assert Overhead.from_json(overhead.to_json()) == overhead
     assert replace(overhead, fixed=0).expected(4) == 5

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.memory_cases import llama
 from onyx.memory.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
+from onyx.memory.overhead import ASSUMED_CUDA
 from onyx.memory.plan import Plan
 from onyx.memory.planner import plan
 from onyx.memory.recipe import Recipe
@@ -48,7 +49,7 @@ def test_one_more_sample_would_not_fit() -> None:
     only = plan(recipe, effective_batch=5000, devices=[card(2 * GB)]).devices[0]
     more = plan(recipe, effective_batch=only.micro_batch + 1, devices=[card(64 * GB)]).devices[0]
     assert more.micro_batch == only.micro_batch + 1
-    assert more.expected_peak > only.usable
+    assert ASSUMED_CUDA.cautious(only.low) <= only.usable < ASSUMED_CUDA.cautious(more.low)
 
 
 def test_free_memory_and_both_fractions_bound_a_plan() -> None:
@@ -123,8 +124,9 @@ def test_json_goes_there_and_back() -> None:
 
 def just_enough_for(recipe: Recipe) -> Device:
     """A card on which one sample of the recipe fits, and hardly more."""
-    needs = plan(recipe, effective_batch=1, devices=[card(64 * GB)]).devices[0].expected_peak
-    return card(int(needs / 0.81 * 1.001))
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(recipe, effective_batch=1, devices=[card(10 * MIB)])
+    return card(int(caught.value.needs / 0.81 * 1.001))
 
 
 def test_what_does_not_fit_is_explained_with_what_would() -> None:
@@ -158,7 +160,7 @@ def test_what_is_offered_fits_indeed() -> None:
     ):
         if change in changes:
             made = plan(changed, effective_batch=1, devices=[device])
-            assert made.devices[0].expected_peak == changes[change]
+            assert made.devices[0].expected_peak <= changes[change] <= made.devices[0].usable
 
 
 def test_nothing_helps() -> None:

@@ -40,10 +40,16 @@ def undisturbed(job: Job, home: Path) -> Job:
     return UNDISTURBED[ranks]
 
 
-def disturb(job: Job, moment: int, act: Callable[[list[int]], None]) -> list[int]:
-    """Start an attempt and do something to it after so many updates; how its ranks ended."""
+def start(job: Job, moment: int) -> list[int]:
+    """Start an attempt, and wait until the job has made so many updates and this attempt at least one."""
     pids = job.start()
-    job.until(lambda: len(job.rows()) >= moment)
+    job.until(lambda: len(job.rows()) >= moment and any(event.kind == "metrics" for event in job.events))
+    return pids
+
+
+def disturb(job: Job, moment: int, act: Callable[[list[int]], None]) -> list[int]:
+    """Do something to an attempt after so many updates; how its ranks ended."""
+    pids = start(job, moment)
     act(pids)
     return job.wait(pids)
 
@@ -64,8 +70,7 @@ def check(job: Job, home: Path) -> None:
 def kill_some(job: Job, chance: random.Random, moments: list[int]) -> None:
     """SIGKILL one rank at each of the moments, then let the job end."""
     for moment in moments:
-        pids = job.start()
-        job.until(lambda moment=moment: len(job.rows()) >= moment)
+        pids = start(job, moment) if moment else job.start()
         time.sleep(chance.random() * 0.05)
         # Before the first update ranks may not have met yet: then it is the runner that ends those who wait.
         job.signal([chance.choice(pids)] if moment else pids, signal.SIGKILL)
@@ -128,11 +133,10 @@ def test_another_number_of_ranks_goes_on_within_rounding(job: Job, home: Path) -
     assert samples[0] == samples[1]
 
 
-def test_no_temporary_thing_is_left(running: Job) -> None:
-    running.finish()
-    left = [path.name for path in running.dir.rglob(".*")]
-    assert left == []
-    assert sorted(path.name for path in (running.dir / "checkpoints").iterdir()) == [
+def test_no_temporary_thing_is_left(running: Job, home: Path) -> None:
+    folder = undisturbed(running, home).dir
+    assert list(folder.rglob(".*")) == []
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
         "update-00000015",
         "update-00000020",
     ]

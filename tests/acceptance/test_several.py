@@ -1,0 +1,79 @@
+"""Several owners, several runners, a database that goes away."""
+
+import asyncio
+import collections
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onyx.jobs.home import Home
+from onyx.jobs.status import JobStatus
+from tests.acceptance.place import fingerprint, finished, lesson, place, reached, submit
+from tests.jobs.postgres import PostgresServer, find_binaries, server_user
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Any:
+    binaries, user = find_binaries(), server_user()
+    if binaries is None or user is None:
+        pytest.skip("needs PostgreSQL's initdb and pg_ctl, and a user to run them")
+    server = PostgresServer(binaries, user)
+    yield server
+    server.close()
+
+
+async def all_jobs(home: Home, count: int, owners: int) -> None:
+    """Make jobs of several owners, wait for all, and see that each ran once and nobody waited for one owner's pile."""
+    jobs = [
+        await submit(home, lesson(samples=8, epochs=1, seed=number), owner=f"owner {number % owners}")
+        for number in range(count)
+    ]
+    done = [await finished(home, job.id) for job in jobs]
+    for job in done:
+        attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+        assert len(attempts) == 1
+    order = [job.owner for job in sorted(done, key=lambda job: job.started_at or 0)]
+    middle = collections.Counter(order[: count // 2])
+    assert max(middle.values()) - min(middle.values()) <= 2
+    assert len(middle) == owners
+
+
+def test_a_queue_of_several_owners_is_served_fairly(tmp_path: Path) -> None:
+    with place(tmp_path) as it:
+        it.run(lambda home: all_jobs(home, count=15, owners=3))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_hundred_jobs_of_five_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 1500.0)
+    with place(tmp_path) as it:
+        it.run(lambda home: all_jobs(home, count=200, owners=5))
+
+
+def test_two_runners_share_a_queue_on_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
+    url = postgres.create("shared")
+    with place(tmp_path, runners=2, database_url=url) as it:
+        it.run(lambda home: all_jobs(home, count=6, owners=3))
+
+
+def test_a_database_that_is_away_costs_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Stopped for 20 seconds in the middle of a job, longer than the lease: it ends well, with every event."""
+
+    async def story(home: Home) -> str:
+        job = await submit(home, lesson(samples=1200, epochs=3))
+        await reached(home, job.id, 20)
+        await asyncio.to_thread(postgres.stop)
+        await asyncio.sleep(20)  # the time that the database is away is what is tested
+        await asyncio.to_thread(postgres.start)
+        done = await finished(home, job.id)
+        assert done.attempt == 2  # one to prepare, one to train: nobody took it away
+        events = await home.store.list_events(job.id, limit=1000)
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        written = home.settings.job_dir(job.id) / "attempts" / "2" / "events.jsonl"
+        assert len([event for event in events if event.line]) == len(written.read_text().splitlines())
+        return done.id
+
+    with place(tmp_path, database_url=postgres.create("away")) as it:
+        assert fingerprint(tmp_path, it.run(story))
