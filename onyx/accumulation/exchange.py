@@ -48,10 +48,11 @@ def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | 
 
     said = torch.stack(all_said)
     yes = said[:, : len(answers) + len(present)].amax(dim=0).bool().tolist()
-    for parameter, somewhere in zip(parameters, yes[len(answers) :], strict=True):
-        if somewhere and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
     failed, stop, pause = yes[: len(answers)]
+    for parameter, somewhere in zip(parameters, yes[len(answers) :], strict=True):
+        # After a failure nobody steps, and the rank that failed may have no memory left for zeros.
+        if somewhere and parameter.grad is None and not failed:
+            parameter.grad = torch.zeros_like(parameter)
     told = tuple(said[:, len(yes) :].flatten().tolist())
     return Ballot(failed=failed, stop=stop, pause=pause, told=told)
 

@@ -33,9 +33,9 @@ async def prepare(claimed: ClaimedJob, bench: Bench) -> None:
         out=folder,
     )
     write_json(folder / "request.json", request)
-    child = await bench.launcher.start(_work(bench, request))
-    async with Hold(bench.store, claimed.lease) as hold:
+    async with Hold(bench.store, claimed.lease) as hold:  # first: a cold template can take longer than a lease
         bench.holds.add(hold)
+        child = await bench.launcher.start(_work(bench, request))
         try:
             ended = await _watch(child, hold, bench)
         finally:

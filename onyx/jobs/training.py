@@ -26,6 +26,9 @@ TICK = 0.2
 """Seconds between two looks at an attempt."""
 
 
+BEAT_SECONDS = 1.0
+"""Between two signs of life on the ranks' lifelines."""
+
 BREAK_SECONDS = 5.0
 """How long the other ranks have to notice that one has given up."""
 
@@ -51,6 +54,8 @@ class Training:
     async def run(self) -> Verdict:
         """Start the ranks and watch them until all have ended."""
         write_json(attempt_file(self.attempt), self.attempt)
+        # On its own: a store that is slow to answer must not look to the ranks like a runner that is gone.
+        beating = asyncio.create_task(self._beat())
         try:
             for rank in range(len(self.attempt.shares)):
                 child = await self.bench.launcher.start(rank_work(self.attempt, rank))
@@ -58,6 +63,7 @@ class Training:
                 self._ended.append(asyncio.create_task(child.wait()))
             await self._watch()
         finally:
+            beating.cancel()
             self.send(signal.SIGKILL)
             for child in self.children:
                 child.close()
@@ -66,13 +72,14 @@ class Training:
             return Verdict(Outcome.FAILED, self._failure.message, failure=self._failure)
         return judge(ends, self.attempt.attempt_dir, oom_killed=self._oom_killed(ends))
 
+    async def _beat(self) -> None:
+        while True:
+            for child in self.children:
+                child.beat()
+            await asyncio.sleep(BEAT_SECONDS)
+
     async def _watch(self) -> None:
-        beaten = 0.0
         while not all(task.done() for task in self._ended):
-            if time.monotonic() - beaten >= 1.0:
-                beaten = time.monotonic()
-                for child in self.children:
-                    child.beat()
             await self.teller.tell()
             self._decide()
             self.hold.news.clear()
