@@ -2,8 +2,8 @@
 
 Start: from the request to the first update of `onyx/tiny` (8 samples), with a warm template; peer: a fresh
 `python train.py` that imports transformers, loads the same model and makes one update. Checkpoints: counted seconds in
-saves over the seconds of training, at the rule of one save per 20 × its own time. Ranks: samples per second of two ranks
-of one thread each over one rank's, on the same machine.
+saves over the seconds of training, at the rule of one save per 20 × its own time. Ranks: samples per second of two
+ranks of one thread each over one rank's, on the same machine.
 """
 
 import asyncio
