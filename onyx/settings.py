@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+MIB = 2**20
+
 
 class Settings(BaseSettings):
     """What an operator can say. Every file of a service lives under `home`."""
@@ -57,6 +59,33 @@ class Settings(BaseSettings):
 
     warm_start: bool = True
     """Fork ranks from a template that has torch imported, where that is safe."""
+
+    embedded_runner: bool = True
+    """Start a runner beside the service. False where the runner is a unit of its own."""
+
+    allow_anonymous: bool = False
+    """Serve others than this host without API keys: only where somebody else checks who is asking."""
+
+    rate_limit: str = "12000/minute"
+    """Requests per caller."""
+
+    planning_rate_limit: str = "120/minute"
+    """Plans and batch-size calculations per caller: each may start a process."""
+
+    open_jobs_per_owner: int = Field(default=1000, ge=1)
+    """Unfinished jobs that one owner may have."""
+
+    upload_bytes: int = Field(default=512 * MIB, ge=1024)
+    """The largest file that may be uploaded."""
+
+    most_rows: int = Field(default=10_000_000, ge=1)
+    """Samples that a job may train on."""
+
+    most_epochs: int = Field(default=1000, ge=1)
+    """Epochs that a job may ask for."""
+
+    most_max_length: int = Field(default=131_072, ge=2)
+    """Tokens per sample that a job may ask for."""
 
     @property
     def store_url(self) -> str:

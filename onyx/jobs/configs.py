@@ -60,10 +60,11 @@ class Configs(Database):
             result = await tx.session.execute(gone) if is_id(config_id) else None
             return isinstance(result, CursorResult) and result.rowcount == 1
 
-    async def delete_configs(self, owner: str) -> int:
+    async def delete_configs(self, owner: str | None) -> int:
         """Forget all of an owner's; how many there were."""
+        gone = delete(ConfigRow)
         async with self.writing() as tx:
-            result = await tx.session.execute(delete(ConfigRow).where(ConfigRow.owner == owner))
+            result = await tx.session.execute(gone if owner is None else gone.where(ConfigRow.owner == owner))
             return result.rowcount if isinstance(result, CursorResult) else 0
 
 

@@ -94,6 +94,14 @@ class Creation(Database):
             rows = (await session.scalars(query)).all()
         return Page(jobs=tuple(to_job(row) for row in rows[:limit]), more=len(rows) > limit)
 
+    async def count_jobs(self, owner: str | None = None) -> int:
+        """How many jobs there are, finished ones too."""
+        query = select(func.count()).select_from(JobRow)
+        if owner is not None:
+            query = query.where(JobRow.owner == owner)
+        async with self.reading() as session:
+            return int((await session.execute(query)).scalar_one())
+
     async def attempts(self, job_id: str) -> tuple[AttemptRecord, ...]:
         """Every attempt at a job, first to last."""
         async with self.reading() as session:

@@ -70,11 +70,18 @@ class Events(Database):
         if not is_id(job_id):
             return ()
         async with self.reading() as session:
-            rows = await session.scalars(query)
-            return tuple(
-                Metric(update=row.update, attempt=row.attempt, time=row.time, data=jsontext.load(row.data))
-                for row in rows
-            )
+            return tuple(_to_metric(row) for row in await session.scalars(query))
+
+    async def last_metrics(self, job_id: str, count: int) -> tuple[Metric, ...]:
+        """Numbers of the newest `count` updates that the store heard of, in the order of updates."""
+        query = select(MetricRow).where(MetricRow.job_id == job_id).order_by(MetricRow.update.desc())
+        async with self.reading() as session:
+            newest = await session.scalars(query.limit(_page(count)))
+            return tuple(_to_metric(row) for row in reversed(newest.all()))
+
+
+def _to_metric(row: MetricRow) -> Metric:
+    return Metric(update=row.update, attempt=row.attempt, time=row.time, data=jsontext.load(row.data))
 
 
 def events_query(job_id: str, *, after: int | None, limit: int, newest_first: bool) -> Select[EventRow]:

@@ -45,7 +45,8 @@ class Home:
 
     async def submit(self, spec: JobSpec, owner: str, kind: JobKind, *, idempotency_key: str | None = None) -> Job:
         """Make a job and see to it that somebody works on it."""
-        job = await self.store.create(spec, owner, kind, idempotency_key=idempotency_key)
+        most = self.settings.open_jobs_per_owner
+        job = await self.store.create(spec, owner, kind, idempotency_key=idempotency_key, max_open=most)
         await self.ensure_runner()
         nudge(self.settings.run_dir)
         return job
@@ -82,7 +83,7 @@ class Home:
 
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
-        if self.runner_is_there():
+        if not self.settings.embedded_runner or self.runner_is_there():
             return
         here = this_process()
         with (self.settings.run_dir / "runner.log").open("ab") as log:

@@ -7,7 +7,7 @@ from enum import StrEnum
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SHORT_TAIL = 10
 _LONG_TAIL = 24  # as long as OpenAI's own
-_PATTERN = re.compile(r"(?:accumulation|large_batch)_[0-9]{1,12}_[0-9a-z]{10}|ftjob-[0-9a-z]{24}|runner-[0-9a-z]{24}")
+_PATTERN = re.compile(r"(?:accumulation|large_batch)_[0-9]{1,12}_[0-9a-z]{10}|(?:ftjob|file|runner|key)-[0-9a-z]{24}")
 
 
 class JobKind(StrEnum):
@@ -38,6 +38,14 @@ def make_config_id(now: float) -> str:
 def make_runner_id() -> str:
     """One per process: a runner that starts again is another runner."""
     return f"runner-{_tail(_LONG_TAIL)}"
+
+
+def make_file_id() -> str:
+    return f"file-{_tail(_LONG_TAIL)}"
+
+
+def make_key_id() -> str:
+    return f"key-{_tail(_LONG_TAIL)}"
 
 
 def is_id(text: str) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
+from onyx.jobs.errands import Errands
 from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.hold import insist
@@ -145,6 +146,8 @@ async def serve(settings: Settings, companion: Holder | None = None) -> None:
             settings=settings, store=store, launcher=launcher, runner_id=runner_id, offered=await offer(settings)
         )
         alarm = Alarm(settings.run_dir)
+        errands = Errands(settings.run_dir, launcher)
+        await errands.open()
         runner = Runner(bench, alarm, companion)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -153,6 +156,7 @@ async def serve(settings: Settings, companion: Holder | None = None) -> None:
         try:
             await runner.run()
         finally:
+            errands.close()
             alarm.close()
     finally:
         await launcher.close()

@@ -190,6 +190,36 @@ class ConfigRow(Base):
     updated_at: Mapped[Seconds]
 
 
+class KeyRow(Base):
+    """An API key. The secret itself is nowhere: only what it hashes to."""
+
+    __tablename__ = "api_key"
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    name: Mapped[Name]
+    owner: Mapped[Name]
+    scope: Mapped[Word]
+    secret_hash: Mapped[Id]
+    created_at: Mapped[Seconds]
+    revoked_at: Mapped[Seconds | None]
+
+
+class FileRow(Base):
+    """A file that an owner uploaded, or that a job left. Its bytes are under ONYX_HOME."""
+
+    __tablename__ = "file"
+    __table_args__ = (Index(None, "owner", "created_at", "id"), Index(None, "expires_at"))
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    owner: Mapped[Name]
+    purpose: Mapped[Word]
+    filename: Mapped[Name]
+    suffix: Mapped[Word]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[Seconds]
+    expires_at: Mapped[Seconds | None]
+
+
 class RunnerRow(Base):
     """A runner and how well it reaches the store."""
 

@@ -14,7 +14,7 @@ def nudge(run_dir: Path) -> None:
     """Tell the runner of this home that there is something to do. It looks by itself too, only less often."""
     with (
         contextlib.suppress(OSError),
-        _address(run_dir) as address,
+        socket_address(run_dir, _NAME) as address,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
     ):
         sender.setblocking(False)
@@ -29,7 +29,7 @@ class Alarm:
         self._path = run_dir / _NAME
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        with _address(run_dir) as address:
+        with socket_address(run_dir, _NAME) as address:
             self._socket.bind(address)
         self._socket.setblocking(False)
         self._event = asyncio.Event()
@@ -58,10 +58,10 @@ class Alarm:
 
 
 @contextlib.contextmanager
-def _address(run_dir: Path) -> Iterator[str]:
-    """The socket's path through a descriptor of its directory: an address has room for 107 bytes, a home may not."""
+def socket_address(run_dir: Path, name: str) -> Iterator[str]:
+    """A socket's path through a descriptor of its directory: an address has room for 107 bytes, a home may not."""
     directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{directory}/{_NAME}"
+        yield f"/proc/self/fd/{directory}/{name}"
     finally:
         os.close(directory)

@@ -1,0 +1,1 @@
+"""HTTP: what is asked and answered. Translates, and does nothing itself; never imports torch."""

@@ -1,0 +1,15 @@
+"""A job as an answer."""
+
+from onyx.api.desk import Desk
+from onyx.api.schemas.training import TrainingAnswer
+from onyx.jobs.answering import training_answer
+from onyx.jobs.values import Job
+
+HISTORY = 200
+"""Updates of which numbers are shown. All of them are in metrics.csv, beside the model."""
+
+
+async def answer_of(job: Job, desk: Desk, *, metrics: bool = False) -> TrainingAnswer:
+    """The training answer; lists leave out the numbers of each update."""
+    numbers = await desk.store.last_metrics(job.id, HISTORY) if metrics else ()
+    return TrainingAnswer.model_validate(training_answer(job, numbers, await desk.gpus(), desk.settings))

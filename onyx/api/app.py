@@ -1,0 +1,23 @@
+"""The service as an app of its own."""
+
+from fastapi import FastAPI
+
+from onyx import __version__
+from onyx.api.desk import Opening
+from onyx.api.router import router_of
+from onyx.api.routes.operations import make_operations
+from onyx.settings import Settings
+
+_ABOUT = """Self-hosted fine-tuning: it fits, it is exact, it is not lost.
+
+A first job: `POST /gradient-accumulation/training/with-accumulation` with the example below, then
+`GET /gradient-accumulation/training/{training_id}`."""
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Everything that `onyx serve` serves."""
+    opening = Opening(settings)
+    app = FastAPI(title="Onyx", version=__version__, description=_ABOUT)
+    app.include_router(make_operations(opening))
+    app.include_router(router_of(opening))
+    return app

@@ -1,0 +1,51 @@
+"""What handlers ask for, by type."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path
+from starlette.requests import Request
+
+from onyx.api.caller import Caller
+from onyx.api.desk import Desk
+from onyx.api.errors import ApiError, not_found
+from onyx.jobs.keys import Scope
+from onyx.jobs.values import Job
+
+
+def _desk(request: Request) -> Desk:
+    desk: Desk = request.state.desk
+    return desk
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+DeskDep = Annotated[Desk, Depends(_desk)]
+CallerDep = Annotated[Caller, Depends(_caller)]
+TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
+
+
+async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job:
+    job = await desk.store.get(training_id, caller.sees)
+    if job is None:
+        raise not_found("training", training_id)
+    return job
+
+
+async def _may_plan(desk: DeskDep, caller: CallerDep) -> None:
+    await desk.plans.hit(caller.key_id or caller.name)
+
+
+def _admin(caller: CallerDep) -> Caller:
+    if caller.sees is not None:
+        raise ApiError(403, f"this needs a key of scope {Scope.ADMIN}", code="forbidden")
+    return caller
+
+
+JobDep = Annotated[Job, Depends(_job)]
+"""The caller's job that the path names; 404 for anybody else's."""
+
+MayPlan = Depends(_may_plan)
+AdminDep = Annotated[Caller, Depends(_admin)]

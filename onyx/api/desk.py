@@ -1,0 +1,109 @@
+"""The desk: what all requests to one ONYX_HOME share. It is opened once, by a lifespan or by the first request."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.requests import Request
+
+from onyx.api.caller import Caller, with_key, without_keys
+from onyx.api.limits import RateLimit
+from onyx.jobs.errands import ErrandLauncher
+from onyx.jobs.home import Home
+from onyx.jobs.keys import ApiKey
+from onyx.memory.device import Device
+from onyx.memory.gpus import list_gpus_async
+from onyx.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+FRESH_SECONDS = 2.0
+"""How long keys and devices that were read are taken for true."""
+
+
+class Desk:
+    """Home, keys, limits and the way to the planner."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.settings = home.settings
+        self.store = home.store
+        self.launcher = ErrandLauncher(home.settings.run_dir)
+        self.requests = RateLimit(home.settings.rate_limit, "requests")
+        self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
+        self._keys: dict[str, ApiKey] = {}
+        self._keys_read = -FRESH_SECONDS
+        self._gpus: list[Device] = []
+        self._gpus_read = -FRESH_SECONDS
+
+    async def admit(self, request: Request) -> Caller:
+        """Who is asking; 401 or 403 for those who may not, 429 for those who ask too often."""
+        keys = await self._active_keys()
+        if keys:
+            caller = with_key(request, keys)
+        else:
+            caller = without_keys(request, allow_anonymous=self.settings.allow_anonymous)
+        await self.requests.hit(caller.key_id or caller.name)
+        return caller
+
+    async def gpus(self) -> list[Device]:
+        """The GPUs of this host."""
+        if time.monotonic() - self._gpus_read > FRESH_SECONDS:
+            self._gpus = await list_gpus_async()
+            self._gpus_read = time.monotonic()
+        return self._gpus
+
+    async def _active_keys(self) -> dict[str, ApiKey]:
+        if time.monotonic() - self._keys_read > FRESH_SECONDS:
+            keys = await self.store.list_keys()
+            self._keys = {key.id: key for key in keys if key.revoked_at is None}
+            self._keys_read = time.monotonic()
+        return self._keys
+
+
+class Opening:
+    """Opens the desk when it is first needed, once per event loop."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings
+        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, Desk] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._users = 0
+
+    async def desk(self) -> Desk:
+        loop = asyncio.get_running_loop()
+        if (desk := self._desks.get(loop)) is not None:
+            return desk
+        async with self._locks.setdefault(loop, asyncio.Lock()):
+            if loop not in self._desks:
+                home = await Home.open(self._settings)
+                await home.ensure_runner()
+                self._desks[loop] = Desk(home)
+        return self._desks[loop]
+
+    async def __call__(self, request: Request) -> None:
+        """As a dependency of a router: who is asking is known before any handler runs."""
+        desk = await self.desk()
+        request.state.desk = desk
+        request.state.caller = await desk.admit(request)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncIterator[None]:
+        """Included twice, it is still one desk; the last to leave closes it."""
+        self._users += 1
+        try:
+            await self.desk()
+        except Exception:  # a store that is away at the start may be there for the first request
+            logger.exception("the desk could not be opened yet", extra={"action": "opening_failed"})
+        try:
+            yield
+        finally:
+            self._users -= 1
+            desk = self._desks.get(asyncio.get_running_loop())
+            if desk is not None and self._users == 0:
+                del self._desks[asyncio.get_running_loop()]
+                await desk.home.close()

@@ -1,0 +1,45 @@
+"""The logs of a job's processes, for its owner: without tracebacks, paths of the host or secrets."""
+
+import re
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from onyx.api.schemas.training import LogLine, LogPage
+from onyx.settings import Settings
+
+MOST_CHARACTERS = 2000
+"""Of one line."""
+
+_TRACE = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
+_PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
+
+
+def page(settings: Settings, job_id: str, after: int, limit: int) -> LogPage:
+    """Lines beyond number `after`."""
+    found = list(islice(_lines(settings, job_id), after, after + limit + 1))
+    lines = [LogLine(line=after + place, source=source, text=text) for place, (source, text) in enumerate(found, 1)]
+    return LogPage(data=lines[:limit], has_more=len(found) > limit)
+
+
+def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
+    attempts = settings.job_dir(job_id) / "attempts"
+    for log in sorted(attempts.glob("*/*.log"), key=lambda path: (int(path.parent.name), path.name)):
+        source = f"attempt {log.parent.name} {log.stem}"
+        with log.open(errors="replace") as file:
+            for line in file:
+                if not _TRACE.match(line):
+                    yield source, scrub(line.rstrip("\n"), settings)
+
+
+def scrub(line: str, settings: Settings) -> str:
+    """The line without what is the operator's business."""
+    if settings.hub_token:
+        line = line.replace(settings.hub_token.get_secret_value(), "…")
+    line = line.replace(str(settings.home), "ONYX_HOME").replace(sys.prefix, "PYTHON")
+    return _PATH.sub(_last_part, line)[:MOST_CHARACTERS]
+
+
+def _last_part(match: re.Match[str]) -> str:
+    return f"…/{Path(match.group()).name}"

@@ -1,0 +1,29 @@
+"""Asking the planner: in a helper process, so that the service itself never loads a model or torch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from onyx.api.desk import Desk
+from onyx.api.errors import cannot
+from onyx.jobs.batch_size import optimal_batch_size
+from onyx.memory.device import Device
+
+
+async def plan_batch(
+    desk: Desk,
+    model: str,
+    target: int,
+    gpu_ids: Sequence[int] | None,
+    *,
+    cards: Sequence[dict[str, Any]] = (),
+    **options: Any,
+) -> dict[str, Any]:
+    """The documented answer; 400 with what would fit, or what to change."""
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        imagined = [Device.imagined(card, place) for place, card in enumerate(cards)]
+        return await optimal_batch_size(
+            model, target, gpu_ids, desk.settings, launcher=desk.launcher, imagined=imagined, **given
+        )
+    except ValueError as error:
+        raise cannot(str(error), code="no_plan") from None

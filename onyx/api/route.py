@@ -1,0 +1,55 @@
+"""The one way every request of Onyx goes through: bounded, translated, counted and noted.
+
+A route class, because a router that others include can bring no middleware and no exception handlers of its own.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from onyx.api import audit, metrics
+from onyx.api.body import BoundedRequest
+from onyx.api.errors import ApiError, translate
+from onyx.api.request_id import REQUEST_ID, request_id_of
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class OnyxRoute(APIRoute):
+    """Errors become `{"detail": sentence}`; every answer carries its request's id."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def handle_bounded(request: Request) -> Response:
+            began = time.perf_counter()
+            request.state.request_id = request_id_of(request)
+            bounded = BoundedRequest(request.scope, request.receive)
+            try:
+                response = await handle(bounded)
+            except Exception as error:
+                response = self.answer(translate(error, request) or _ours(error, request))
+            response.headers[REQUEST_ID] = request.state.request_id
+            metrics.count(request.method, self.path_format, response.status_code, time.perf_counter() - began)
+            audit.note(bounded, self.path_format, response.status_code)
+            return response
+
+        return handle_bounded
+
+    def answer(self, error: ApiError) -> Response:
+        """An error in this API's words."""
+        return JSONResponse({"detail": error.message}, error.status_code, error.headers)
+
+
+def _ours(error: Exception, request: Request) -> ApiError:
+    """A defect. Whoever asked learns under which number the operator finds it, and nothing else."""
+    number = request.state.request_id
+    logger.error("request %s failed", number, exc_info=error, extra={"action": "request_failed", "request_id": number})
+    return ApiError(500, f"something broke here, not in your request: the operator's log has it under {number}")

@@ -1,0 +1,25 @@
+"""Document 002's API as a router that anybody's FastAPI app can include."""
+
+from fastapi import APIRouter, Depends
+
+from onyx.api.desk import Opening
+from onyx.api.routes import batch_size, cleanup, configs, events, results, stats, training
+from onyx.api.schemas.common import PROBLEMS
+from onyx.settings import Settings
+
+PREFIX = "/gradient-accumulation"
+
+
+def make_router(settings: Settings | None = None) -> APIRouter:
+    """The documented endpoints. Without settings they come from `ONYX_…` in the environment, when first needed."""
+    return router_of(Opening(settings))
+
+
+def router_of(opening: Opening) -> APIRouter:
+    """The same on a desk that others share."""
+    router = APIRouter(
+        prefix=PREFIX, dependencies=[Depends(opening)], lifespan=opening.lifespan, responses=dict(PROBLEMS)
+    )
+    for part in (stats, configs, training, events, results, batch_size, cleanup):
+        router.include_router(part.router)
+    return router

@@ -1,0 +1,135 @@
+"""Will it fit, and with which batch size?"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from onyx.accumulation.rates import Rule, adjust_learning_rate
+from onyx.api.deps import CallerDep, DeskDep, MayPlan
+from onyx.api.errors import bad
+from onyx.api.planning import plan_batch
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.batch_size import (
+    AccumulationSteps,
+    BatchSizeAnswer,
+    BatchSizeBody,
+    BatchSizeRecommendation,
+    BatchSizes,
+    EffectiveBatchSize,
+    LearningRate,
+    OptimizeAnswer,
+    OptimizeBody,
+)
+from onyx.api.schemas.common import MOST, GpuIds, ModelName
+from onyx.api.working import efficiency, running_jobs
+from onyx.memory.info import gpu_info
+
+router = APIRouter(route_class=OnyxRoute, tags=["batch size"])
+
+Number = Annotated[int, Query(ge=1, le=MOST)]
+
+
+@router.post("/calculate-batch-size", dependencies=[MayPlan])
+async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep) -> BatchSizeAnswer:
+    """Micro-batch and accumulation steps for a model on GPUs that are here, or on cards one does not have."""
+    answer = await plan_batch(
+        desk,
+        body.model_name,
+        body.target_effective_batch_size,
+        body.gpu_ids,
+        cards=[card.model_dump() for card in body.gpus or ()],
+        max_memory_usage=body.max_memory_usage,
+        max_length=body.max_length,
+        method=body.method,
+        precision=body.precision,
+    )
+    return BatchSizeAnswer.model_validate(answer)
+
+
+@router.get("/calculate-batch-size", dependencies=[MayPlan])
+async def recommend_batch_size(
+    desk: DeskDep,
+    model_name: Annotated[ModelName, Query()],
+    target_batch_size: Number = 32,
+    gpu_ids: Annotated[GpuIds | None, Query()] = None,
+) -> BatchSizeRecommendation:
+    """The same in short."""
+    answer = await plan_batch(desk, model_name, target_batch_size, gpu_ids)
+    return BatchSizeRecommendation(
+        model_name=model_name,
+        target_batch_size=target_batch_size,
+        recommendations=BatchSizes(
+            batch_size_per_gpu=answer["actual_batch_size_per_gpu"],
+            accumulation_steps=answer["accumulation_steps"],
+            effective_batch_size=answer["effective_batch_size"],
+            total_gpus=answer["total_gpus"],
+        ),
+        gpu_info=answer["gpu_info"],
+    )
+
+
+@router.post("/optimize", dependencies=[MayPlan])
+async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> OptimizeAnswer:
+    """calculate: a plan; optimize: that plan beside what LoRA would change; monitor: what runs now, and on what."""
+    if body.action == "monitor":
+        jobs = await running_jobs(desk, caller)
+        details: dict[str, Any] = {
+            "running": {job.id: job.progress.model_dump() if job.progress else None for job in jobs},
+            "accumulation_efficiency": await efficiency(desk, jobs),
+            "gpu_info": gpu_info(await desk.gpus()),
+        }
+        return OptimizeAnswer(action=body.action, details=details)
+    if body.model_name is None:
+        raise bad(f"the action {body.action} needs model_name", param="model_name")
+    details = await plan_batch(desk, body.model_name, body.target_batch_size, body.gpu_ids)
+    if body.action == "optimize":
+        lora = await plan_batch(desk, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
+        details = {"full": details, "lora": lora}
+    return OptimizeAnswer(action=body.action, details=details)
+
+
+@router.post("/calculate-effective-batch-size")
+async def calculate_effective_batch_size(actual_batch_size: Number, accumulation_steps: Number) -> EffectiveBatchSize:
+    effective = actual_batch_size * accumulation_steps
+    return EffectiveBatchSize(
+        actual_batch_size=actual_batch_size,
+        accumulation_steps=accumulation_steps,
+        effective_batch_size=effective,
+        calculation=f"{actual_batch_size} * {accumulation_steps} = {effective}",
+    )
+
+
+@router.post("/calculate-accumulation-steps")
+async def calculate_accumulation_steps(target_batch_size: Number, actual_batch_size: Number) -> AccumulationSteps:
+    steps = -(-target_batch_size // actual_batch_size)
+    return AccumulationSteps(
+        target_batch_size=target_batch_size,
+        actual_batch_size=actual_batch_size,
+        accumulation_steps=steps,
+        calculation=f"ceil({target_batch_size} / {actual_batch_size}) = {steps}",
+    )
+
+
+_CALCULATIONS = {
+    "inverse": "{rate:g} / {steps}",
+    "linear": "{rate:g} * {steps}",
+    "sqrt": "{rate:g} * sqrt({steps})",
+    "none": "{rate:g}",
+}
+
+
+@router.post("/adjust-learning-rate")
+async def adjust_rate(
+    base_lr: Annotated[float, Query(gt=0, le=1e6, allow_inf_nan=False)],
+    accumulation_steps: Number,
+    rule: Rule = "inverse",
+) -> LearningRate:
+    """The documented formula divides; a job itself uses the learning rate that its user gave."""
+    adjusted = adjust_learning_rate(base_lr, accumulation_steps, rule=rule)
+    words = _CALCULATIONS[rule].format(rate=base_lr, steps=accumulation_steps)
+    return LearningRate(
+        base_learning_rate=base_lr,
+        accumulation_steps=accumulation_steps,
+        adjusted_learning_rate=adjusted,
+        calculation=f"{words} = {adjusted:g}",
+    )

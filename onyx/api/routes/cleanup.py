@@ -1,0 +1,41 @@
+"""Giving back what finished trainings no longer need. Never cancels, never deletes a model or a record."""
+
+from fastapi import APIRouter
+
+from onyx.api.deps import CallerDep, DeskDep, TrainingId
+from onyx.api.errors import cannot
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import Done
+from onyx.api.schemas.configs import Cleaned
+from onyx.jobs.status import TERMINAL
+from onyx.jobs.tidying import free_working_files
+
+router = APIRouter(route_class=OnyxRoute, tags=["cleanup"])
+
+PAGE = 1000
+
+
+@router.delete("/cleanup/{training_id}")
+async def clean_up(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Done:
+    """Forget a stored config, or free the working files of a finished training. An unknown id is fine."""
+    job = await desk.store.get(training_id, caller.sees)
+    if job is not None and not job.status.terminal:
+        raise cannot(f"{training_id} is {job.status}: cancel it first, or wait until it has ended")
+    if job is not None:
+        await free_working_files(desk.settings, job.id)
+    await desk.store.delete_config(training_id, caller.sees)
+    return Done(training_id=training_id, message="Accumulation resources cleaned up successfully")
+
+
+@router.delete("/cleanup")
+async def clean_up_all(desk: DeskDep, caller: CallerDep) -> Cleaned:
+    """The same for everything that is yours."""
+    cleaned = await desk.store.delete_configs(caller.sees)
+    after = None
+    while True:
+        page = await desk.store.list_jobs(owner=caller.sees, statuses=TERMINAL, after=after, limit=PAGE)
+        for job in page.jobs:
+            cleaned += await free_working_files(desk.settings, job.id)
+        if not page.more:
+            return Cleaned(message=f"{cleaned} sessions were cleaned up", cleaned_sessions=cleaned)
+        after = page.jobs[-1].id

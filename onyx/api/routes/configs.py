@@ -1,0 +1,80 @@
+"""Stored configs, and those of jobs."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from onyx.api.deps import CallerDep, DeskDep, TrainingId
+from onyx.api.errors import cannot, not_found
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.configs import ConfigAnswer, ConfigBody, ConfigMade, ConfigUpdated
+from onyx.jobs.values import ConfigChange, Job
+
+router = APIRouter(route_class=OnyxRoute, tags=["configuration"])
+
+MICRO_BATCH = 8
+"""What the document takes a micro-batch for when nobody has planned one."""
+
+LIVE = frozenset({"accumulation_steps", "gradient_clipping"})
+"""What may change while a job runs."""
+
+
+@router.post("/config")
+async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigMade:
+    """Keep a config for later jobs."""
+    stored = await desk.store.put_config(caller.name, body.model_dump())
+    return ConfigMade(
+        training_id=stored.id,
+        config=stored.config,
+        effective_batch_size=body.target or MICRO_BATCH * body.accumulation_steps,
+        accumulation_steps=body.accumulation_steps,
+        learning_rate_scale=body.learning_rate_scale,
+    )
+
+
+@router.get("/config/{training_id}")
+async def get_config(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> ConfigAnswer:
+    """A stored config, or what a job accumulates by."""
+    stored = await desk.store.get_config(training_id, caller.sees)
+    if stored is not None:
+        return ConfigAnswer(training_id=stored.id, config=stored.config, timestamp=stored.updated_at)
+    job = await desk.store.get(training_id, caller.sees)
+    if job is None:
+        raise not_found("config or training", training_id)
+    return ConfigAnswer(training_id=job.id, config=config_of(job), timestamp=job.created_at)
+
+
+@router.put("/config/{training_id}")
+async def update_config(training_id: TrainingId, body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigUpdated:
+    """Replace a stored config; or change N and clipping of an unfinished job from its next window on."""
+    stored = await desk.store.update_config(training_id, body.model_dump(), caller.sees)
+    if stored is not None:
+        return ConfigUpdated(training_id=stored.id, config=stored.config)
+    if await desk.store.get(training_id, caller.sees) is None:
+        raise not_found("config or training", training_id)
+    job = await desk.home.reconfigure(training_id, _live_change(body), caller.sees)
+    return ConfigUpdated(training_id=job.id, config=config_of(job))
+
+
+def _live_change(body: ConfigBody) -> ConfigChange:
+    fixed = body.model_fields_set - LIVE
+    if fixed or not body.model_fields_set:
+        names = f", not {', '.join(sorted(fixed))}" if fixed else ""
+        raise cannot(f"of a job only {' and '.join(sorted(LIVE))} can change{names}: send just these")
+    return ConfigChange.model_validate(body.model_dump(include=set(body.model_fields_set)))
+
+
+def config_of(job: Job) -> dict[str, Any]:
+    """A job's way of accumulating in the words of a config, with what was changed since it began."""
+    spec = job.spec
+    plan = (job.prepared or {}).get("planned") or {}
+    steps = spec.accumulation_steps or plan.get("plan", {}).get("accumulation_steps")
+    config = ConfigBody().model_dump() | {
+        "accumulation_steps": steps,
+        "target_effective_batch_size": spec.window,
+        "max_memory_usage": spec.max_memory_usage,
+        "memory_safety_margin": spec.memory_safety_margin,
+        "gradient_clipping": spec.training.gradient_clipping,
+        "mixed_precision": spec.training.precision != "float32",
+    }
+    return config | (job.config.change.given() if job.config else {})

@@ -1,0 +1,54 @@
+"""For operators and their probes: is the process alive, is it ready, and its numbers."""
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from onyx.api.desk import Desk, Opening
+from onyx.api.metrics import REGISTRY
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.operations import Alive, Ready
+from onyx.jobs.errors import StoreError
+from onyx.jobs.migrate import is_migrated
+
+
+def make_operations(opening: Opening) -> APIRouter:
+    """Routes of the service itself: an app that embeds the router has its own."""
+    router = APIRouter(route_class=OnyxRoute, tags=["operations"])
+
+    @router.get("/healthz")
+    async def alive() -> Alive:
+        """The process answers. Touches neither store nor devices."""
+        return Alive(status="alive")
+
+    @router.get("/readyz", responses={503: {"model": Ready}})
+    async def ready() -> Response:
+        """The store answers and has this version's tables, and a runner lives."""
+        state = await _state(opening)
+        return JSONResponse(state.model_dump(), 200 if state.ready else 503)
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        """For Prometheus."""
+        await opening(request)
+        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+async def _state(opening: Opening) -> Ready:
+    try:
+        desk = await opening.desk()
+        migrated = await is_migrated(desk.store.engine)
+    except (StoreError, OSError):
+        return Ready(ready=False, store=False, migrated=False, runner=False)
+    runner = await _runner_lives(desk)
+    return Ready(ready=migrated and runner, store=True, migrated=migrated, runner=runner)
+
+
+async def _runner_lives(desk: Desk) -> bool:
+    """One beside this process, or elsewhere one that reached the store within a lease."""
+    if desk.home.runner_is_there():
+        return True
+    now = await desk.store.now()
+    return any(now - runner.reached_at < desk.store.lease_seconds for runner in await desk.store.runners())

@@ -1,0 +1,57 @@
+"""What a training leaves: its model and its logs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from onyx.api import logs
+from onyx.api.deps import DeskDep, JobDep
+from onyx.api.errors import cannot, not_found
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.training import LogPage
+from onyx.api.tar import tar_stream
+
+router = APIRouter(route_class=OnyxRoute, tags=["training"])
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/training/{training_id}/model",
+    response_class=Response,
+    responses={200: {"content": {"application/x-tar": _BINARY, "application/octet-stream": _BINARY}}},
+)
+async def get_model(
+    job: JobDep,
+    desk: DeskDep,
+    file: Annotated[str | None, Query(max_length=255, description="One file of it, by its name")] = None,
+) -> Response:
+    """The published model: the directory as a tar stream, or one file of it."""
+    folder = desk.settings.job_dir(job.id) / "model"
+    if not folder.is_dir():
+        raise cannot(f"{job.id} is {job.status}: a model is published when a training has succeeded")
+    if file is None:
+        headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"'}
+        return StreamingResponse(tar_stream(folder, job.id), media_type="application/x-tar", headers=headers)
+    path = _file_of(folder, file)
+    if path is None:
+        raise not_found("file", file)
+    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+@router.get("/training/{training_id}/logs")
+async def get_logs(
+    job: JobDep,
+    desk: DeskDep,
+    after: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> LogPage:
+    """What its processes wrote, in the order of attempts. Paths and tracebacks stay with the operator."""
+    return logs.page(desk.settings, job.id, after, limit)
+
+
+def _file_of(folder: Path, name: str) -> Path | None:
+    """The file with this name. A name is looked up among those that are there, and never becomes a path."""
+    return next((path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) == name), None)

@@ -1,0 +1,143 @@
+"""How trainings and devices are doing: real jobs and real devices, never invented ones."""
+
+import time
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from onyx.api.deps import CallerDep, DeskDep, JobDep
+from onyx.api.planning import plan_batch
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import MOST, ModelName
+from onyx.api.schemas.stats import (
+    Health,
+    OptimalSettings,
+    Performance,
+    PerformanceAdvice,
+    Recommendations,
+    Session,
+    Sessions,
+    Stats,
+)
+from onyx.api.working import efficiency, running_jobs
+from onyx.jobs.answering import accumulation_stats, batch_numbers
+from onyx.jobs.values import Job
+from onyx.memory.info import gpu_info
+
+router = APIRouter(route_class=OnyxRoute, tags=["statistics"])
+
+HISTORY = 100
+"""Updates of which a job's statistics show the numbers."""
+
+MOST_SESSIONS = 100
+
+_SIZES = {
+    "small": Recommendations(recommended_accumulation_steps=2, max_batch_size_per_gpu=8, memory_efficiency="high"),
+    "medium": Recommendations(recommended_accumulation_steps=4, max_batch_size_per_gpu=4, memory_efficiency="medium"),
+    "large": Recommendations(recommended_accumulation_steps=8, max_batch_size_per_gpu=2, memory_efficiency="low"),
+    "xlarge": Recommendations(
+        recommended_accumulation_steps=16, max_batch_size_per_gpu=1, memory_efficiency="very_low"
+    ),
+}
+
+
+@router.get("/health")
+async def health(desk: DeskDep) -> Health:
+    """Whether the service answers, and what it runs on."""
+    gpus = await desk.gpus()
+    return Health(
+        status="healthy",
+        timestamp=time.time(),
+        pytorch_available=find_spec("torch") is not None,
+        gpu_count=len(gpus),
+        available_gpus=[gpu.index for gpu in gpus],
+        gpu_info=gpu_info(gpus),
+    )
+
+
+@router.get("/stats/{training_id}")
+async def get_stats(job: JobDep, desk: DeskDep) -> Stats:
+    """The numbers of one training."""
+    numbers = accumulation_stats(job, await desk.store.last_metrics(job.id, HISTORY))
+    return Stats(training_id=job.id, **{name: numbers[name] for name in Stats.model_fields if name != "training_id"})
+
+
+@router.get("/stats")
+async def list_stats(desk: DeskDep, caller: CallerDep) -> Sessions:
+    """Your trainings in short, newest first."""
+    page = await desk.store.list_jobs(owner=caller.sees, limit=MOST_SESSIONS)
+    total = await desk.store.count_jobs(caller.sees)
+    return Sessions(total_sessions=total, accumulation_stats=[_session(job) for job in page.jobs])
+
+
+@router.get("/performance/metrics")
+async def performance_metrics(desk: DeskDep, caller: CallerDep) -> Performance:
+    """Devices as their driver reads them, and how full the micro-batches of running jobs are."""
+    gpus = gpu_info(await desk.gpus())
+    return Performance(
+        timestamp=time.time(),
+        gpu_count=len(gpus),
+        available_gpus=len(gpus),
+        gpu_utilization={name: _number(gpu["gpu_utilization"]) for name, gpu in gpus.items()},
+        memory_utilization={name: _number(gpu["memory_utilization"]) for name, gpu in gpus.items()},
+        accumulation_efficiency=await efficiency(desk, await running_jobs(desk, caller)),
+    )
+
+
+@router.get("/performance/recommendations")
+async def performance_recommendations(
+    desk: DeskDep,
+    caller: CallerDep,
+    model_size: Literal["small", "medium", "large", "xlarge"] = "medium",
+    target_batch_size: Annotated[int, Query(ge=1, le=MOST)] = 32,
+    model_name: Annotated[ModelName | None, Query()] = None,
+) -> PerformanceAdvice:
+    """A rule of thumb by size; with a model's name the planner's own, measured answer."""
+    advice = _SIZES[model_size]
+    if model_name is not None:
+        await desk.plans.hit(caller.key_id or caller.name)
+        advice = await _planned(desk, model_name, target_batch_size)
+    batch = advice.max_batch_size_per_gpu
+    steps = -(-target_batch_size // batch)
+    return PerformanceAdvice(
+        model_size=model_size,
+        target_batch_size=target_batch_size,
+        recommendations=advice,
+        optimal_settings=OptimalSettings(
+            batch_size_per_gpu=batch,
+            accumulation_steps=steps,
+            effective_batch_size=batch * steps,
+            learning_rate_scale=1 / steps,
+        ),
+    )
+
+
+async def _planned(desk: DeskDep, model: str, target: int) -> Recommendations:
+    answer = await plan_batch(desk, model, target, None)
+    used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
+    words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
+    return Recommendations(
+        recommended_accumulation_steps=answer["accumulation_steps"],
+        max_batch_size_per_gpu=answer["actual_batch_size_per_gpu"],
+        memory_efficiency=next((word for most, word in words if used <= most), "very_low"),
+    )
+
+
+def _session(job: Job) -> Session:
+    numbers = batch_numbers(job)
+    stats = accumulation_stats(job, ())
+    return Session(
+        training_id=job.id,
+        model_name=job.spec.model,
+        accumulation_steps=numbers["accumulation_steps"],
+        effective_batch_size=numbers["effective_batch_size"],
+        total_loss=stats["total_loss"],
+        avg_gradient_norm=stats["avg_gradient_norm"],
+        avg_memory_usage_gb=stats["avg_memory_usage_gb"],
+        timestamp=job.created_at,
+    )
+
+
+def _number(value: int | float | str | None) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

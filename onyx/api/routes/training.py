@@ -1,0 +1,117 @@
+"""Trainings: made, looked at, stopped, gone on with, deleted."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response, status
+
+from onyx.api.answering import answer_of
+from onyx.api.asking import spec_of
+from onyx.api.deps import CallerDep, DeskDep, JobDep, TrainingId
+from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import Done
+from onyx.api.schemas.training import TrainingAnswer, TrainingBody, TrainingPage
+from onyx.jobs.ids import JobKind
+from onyx.jobs.status import JobStatus
+from onyx.jobs.tidying import remove_job
+
+router = APIRouter(route_class=OnyxRoute, tags=["training"])
+
+Wait = Annotated[
+    float | None, Query(ge=0, le=3600, description="Answer 200 when the training ends within so many seconds")
+]
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=255, description="The same key and body give the same training, however often")
+]
+
+
+@router.post("/training/with-accumulation", status_code=202, responses={200: {"model": TrainingAnswer}})
+async def train_with_accumulation(
+    request: Request,
+    response: Response,
+    body: TrainingBody,
+    desk: DeskDep,
+    caller: CallerDep,
+    wait: Wait = None,
+    idempotency_key: IdempotencyKey = None,
+) -> TrainingAnswer:
+    """Fine-tune in the background. Answers at once with what is known."""
+    return await _create(JobKind.ACCUMULATION, request, response, body, desk, caller, wait, idempotency_key)
+
+
+@router.post("/training/large-batch", status_code=202, responses={200: {"model": TrainingAnswer}})
+async def train_large_batch(
+    request: Request,
+    response: Response,
+    body: TrainingBody,
+    desk: DeskDep,
+    caller: CallerDep,
+    wait: Wait = None,
+    idempotency_key: IdempotencyKey = None,
+) -> TrainingAnswer:
+    """The same with the largest micro-batch that fits."""
+    return await _create(JobKind.LARGE_BATCH, request, response, body, desk, caller, wait, idempotency_key)
+
+
+@router.get("/training")
+async def list_trainings(
+    desk: DeskDep,
+    caller: CallerDep,
+    after: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    status: Annotated[list[JobStatus] | None, Query(max_length=10)] = None,
+) -> TrainingPage:
+    """Your trainings, newest first."""
+    page = await desk.store.list_jobs(owner=caller.sees, statuses=status or (), after=after, limit=limit)
+    return TrainingPage(data=[await answer_of(job, desk) for job in page.jobs], has_more=page.more)
+
+
+@router.get("/training/{training_id}")
+async def get_training(job: JobDep, desk: DeskDep) -> TrainingAnswer:
+    """How a training stands."""
+    return await answer_of(job, desk, metrics=True)
+
+
+@router.post("/training/{training_id}/cancel")
+async def cancel_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+    """End it. What it has learnt so far is not published."""
+    return await answer_of(await desk.home.cancel(training_id, caller.sees), desk)
+
+
+@router.post("/training/{training_id}/pause")
+async def pause_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+    """Save, and give its devices to others until it is resumed."""
+    return await answer_of(await desk.home.pause(training_id, caller.sees), desk)
+
+
+@router.post("/training/{training_id}/resume")
+async def resume_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+    """Go on from where it was paused; the final weights are the same bits."""
+    return await answer_of(await desk.home.resume(training_id, caller.sees), desk)
+
+
+@router.delete("/training/{training_id}")
+async def delete_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Done:
+    """Remove a finished training with its data and its model."""
+    await desk.store.delete(training_id, caller.sees)
+    await remove_job(desk.settings, training_id)
+    return Done(training_id=training_id, message="The training was deleted with its data and its model")
+
+
+async def _create(
+    kind: JobKind,
+    request: Request,
+    response: Response,
+    body: TrainingBody,
+    desk: DeskDep,
+    caller: CallerDep,
+    wait: float | None,
+    idempotency_key: str | None,
+) -> TrainingAnswer:
+    spec = await spec_of(body, desk, caller)
+    job = await desk.home.submit(spec, caller.owner(body.user_id), kind, idempotency_key=idempotency_key)
+    request.state.made = job.id
+    if wait is not None:
+        job = await desk.home.wait(job.id, wait)
+        if job.status.terminal:
+            response.status_code = status.HTTP_200_OK
+    return await answer_of(job, desk, metrics=True)

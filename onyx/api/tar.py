@@ -1,0 +1,29 @@
+"""A directory as a tar stream, a chunk at a time: however large a model is, memory stays flat."""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+CHUNK = 1 << 20
+_END = b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def tar_stream(folder: Path, name: str) -> Iterator[bytes]:
+    """Every file below `folder`, as `name/…`, owned by nobody in particular."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield from _entry(path, f"{name}/{path.relative_to(folder)}")
+    yield _END
+
+
+def _entry(path: Path, name: str) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        info = tarfile.TarInfo(name)
+        status = path.stat()
+        info.size, info.mtime, info.mode = status.st_size, int(status.st_mtime), 0o644
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        left = info.size
+        while left and (chunk := file.read(min(CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+        yield b"\0" * (left + -info.size % tarfile.BLOCKSIZE)

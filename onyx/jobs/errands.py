@@ -1,0 +1,143 @@
+"""Errands: short work that the API has the runner's template fork for it, such as a plan. One connection, one child.
+
+Plain files carry what the child reads and writes; the connection is its lifeline. Whoever asks needs no torch, and
+there is one warm template per host, not one per process that asks.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from onyx.jobs.fresh import FreshLauncher
+from onyx.jobs.wake import socket_address
+from onyx.jobs.work import Child, Ended, Launcher, Work
+
+logger = logging.getLogger(__name__)
+
+_NAME = "errands"
+TARGETS = frozenset({"onyx.training.estimate:main"})
+"""What may be asked for."""
+
+BEAT_SECONDS = 1.0
+
+
+class Errands:
+    """The runner's side."""
+
+    def __init__(self, run_dir: Path, launcher: Launcher) -> None:
+        self._run_dir = run_dir
+        self._launcher = launcher
+        self._places = asyncio.Semaphore(os.cpu_count() or 1)
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen where whoever may enter the run directory can speak."""
+        (self._run_dir / _NAME).unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with socket_address(self._run_dir, _NAME) as address:
+            listener.bind(address)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listener)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            (self._run_dir / _NAME).unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            work = _work(json.loads(await reader.readuntil(b"\n")))
+            async with self._places:
+                child = await self._launcher.start(work)
+                try:
+                    _say(writer, {"pid": child.pid})
+                    ended = await _watch(child, reader)
+                finally:
+                    child.send(signal.SIGKILL)
+                    child.close()
+            _say(writer, {"status": ended.status, "signal": ended.signal})
+        writer.close()
+
+
+async def _watch(child: Child, reader: asyncio.StreamReader) -> Ended:
+    """Until the child ends. Whoever asked and is gone wants no answer: the child is killed."""
+    ending = asyncio.create_task(child.wait())
+    leaving = asyncio.create_task(reader.read())
+    try:
+        while not ending.done():
+            child.beat()
+            await asyncio.wait({ending, leaving}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                child.send(signal.SIGKILL)
+                await ending
+    finally:
+        leaving.cancel()
+    return ending.result()
+
+
+def _work(asked: dict[str, Any]) -> Work:
+    if asked["target"] not in TARGETS:
+        raise OSError(f"not an errand: {asked['target']}")
+    return Work(**{**asked, "arguments": tuple(asked["arguments"]), "log": Path(asked["log"])})
+
+
+def _say(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+
+
+class ErrandChild:
+    """The asker's side of a child that the runner holds."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.pid = pid
+        self._writer = writer
+        self._ending = asyncio.create_task(_ending(reader))
+
+    async def wait(self) -> Ended:
+        return await asyncio.shield(self._ending)
+
+    def send(self, number: int) -> None:
+        """All that can be said from here is: stop."""
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.close()
+
+    def beat(self) -> None:
+        """The runner beats."""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def _ending(reader: asyncio.StreamReader) -> Ended:
+    line = await reader.readline()
+    return Ended(**json.loads(line)) if line else Ended(None)
+
+
+class ErrandLauncher:
+    """Asks this host's runner; without one a fresh interpreter does it, seconds later."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._fresh = FreshLauncher()
+
+    async def start(self, work: Work) -> Child:
+        try:
+            with socket_address(self._run_dir, _NAME) as address:
+                reader, writer = await asyncio.open_unix_connection(address)
+        except OSError:
+            return await self._fresh.start(work)
+        fields = vars(work) | {"log": str(work.log), "environment": dict(work.environment)}
+        _say(writer, fields)
+        started = await reader.readline()
+        if not started:
+            writer.close()
+            return await self._fresh.start(work)
+        return ErrandChild(json.loads(started)["pid"], reader, writer)
+
+    async def close(self) -> None:
+        """Nothing is kept between errands."""
