@@ -62,20 +62,30 @@ def accumulation_stats(job: Job, metrics: Sequence[Metric]) -> dict[str, Any]:
     """The document's statistics, from the updates that the store has."""
     norms = [metric.data["gradient_norm"] for metric in metrics if metric.data.get("gradient_norm") is not None]
     times = [metric.data["seconds"] for metric in metrics if metric.data.get("seconds") is not None]
-    memory = [size / 1e9 for size in job.result.peak_bytes] if job.result else []
     progress = job.progress
+    memory = _memory(job, metrics)
     return {
         "accumulation_steps": batch_numbers(job)["accumulation_steps"],
         "current_step": progress.update if progress else 0,
         "total_loss": progress.loss if progress else None,
         "total_samples": progress.samples if progress else 0,
-        "avg_gradient_norm": _mean(norms),
+        "avg_gradient_norm": (progress.mean_gradient_norm if progress else None) or _mean(norms),
         "avg_memory_usage_gb": _mean(memory),
         "avg_accumulation_time": _mean(times),
         "gradient_norms": norms,
         "memory_usage": memory,
         "accumulation_times": times,
     }
+
+
+def _memory(job: Job, metrics: Sequence[Metric]) -> list[float]:
+    """GB that ranks held at most: update by update, or at the end, or as of now."""
+    sizes = [metric.data["peak_bytes"] for metric in metrics if metric.data.get("peak_bytes") is not None]
+    if not sizes and job.result:
+        sizes = job.result.peak_bytes
+    if not sizes and job.progress and job.progress.memory_bytes is not None:
+        sizes = [job.progress.memory_bytes]
+    return [size / 1e9 for size in sizes]
 
 
 def history(job: Job, stats: dict[str, Any], mixed: bool, effective: int | None) -> list[dict[str, Any]]:

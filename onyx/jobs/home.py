@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 
+from onyx.jobs.detached import spawn_detached
 from onyx.jobs.errors import JobNotFoundError
 from onyx.jobs.holder import this_process
 from onyx.jobs.ids import JobKind
@@ -86,19 +87,8 @@ class Home:
         if not self.settings.embedded_runner or self.runner_is_there():
             return
         here = this_process()
-        with (self.settings.run_dir / "runner.log").open("ab") as log:
-            await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "onyx.jobs.runner",
-                "--only-one",
-                f"--companion={here.pid}:{here.started}",
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | self.settings.environment(),
-                start_new_session=True,
-            )
+        command = (sys.executable, "-m", "onyx.jobs.runner", "--only-one", f"--companion={here.pid}:{here.started}")
+        spawn_detached(command, os.environ | self.settings.environment(), self.settings.run_dir / "runner.log")
 
     def runner_is_there(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from onyx.jobs.bench import Bench
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
@@ -30,6 +32,8 @@ class Teller:
         self._tail = Tail(attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS)
         self._waiting: list[Event] = []
         self._total = total_samples(claimed)
+        self._planned = planned_bytes(claimed)
+        self._last = claimed.job.progress or Progress(update=0)
         self._try_again_at = 0.0
         self._began = time.monotonic()
         self._first_samples: int | None = None
@@ -65,13 +69,15 @@ class Teller:
         await self._store.mirror_events(self._lease, events)
         metrics = [event for event in events if event.kind == "metrics"]
         if metrics:
-            await self._store.progress(self._lease, self._progress(metrics[-1]))
+            progress = self._progress(metrics)
+            await self._store.progress(self._lease, progress)
+            self._last = progress
         saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
         if saved:
             await self._store.checkpoint(self._lease, max(saved))
 
-    def _progress(self, event: Event) -> Progress:
-        data = event.data
+    def _progress(self, metrics: Sequence[Event]) -> Progress:
+        data = metrics[-1].data
         samples = int(data["samples"])
         if self._first_samples is None:
             self._first_samples, self._began = samples, time.monotonic()
@@ -87,12 +93,31 @@ class Teller:
             loss=data["loss"],
             learning_rate=data["learning_rate"],
             seconds_left=left,
+            percent=round(100 * samples / self._total, 2),
+            tokens_per_second=data["tokens_per_second"],
+            micro_batch=data["micro_batch"],
+            memory_bytes=data["peak_bytes"],
+            planned_bytes=self._planned,
+            **self._norms(metrics),
         )
+
+    def _norms(self, metrics: Sequence[Event]) -> dict[str, Any]:
+        """The mean so far, moved on by what is new: no list of jobs has to read every update of each."""
+        last = self._last
+        count = last.norms + len(metrics)
+        total = (last.mean_gradient_norm or 0.0) * last.norms + sum(each.data["gradient_norm"] for each in metrics)
+        return {"mean_gradient_norm": total / count, "norms": count}
 
 
 def total_samples(claimed: ClaimedJob) -> int:
     """Samples of the whole job, over all epochs."""
     return PreparedJob.model_validate(claimed.job.prepared).samples * claimed.spec.training.epochs
+
+
+def planned_bytes(claimed: ClaimedJob) -> int | None:
+    """What the plan expects a rank to hold at most."""
+    planned = PreparedJob.model_validate(claimed.job.prepared).planned
+    return max(each["expected_peak"] for each in planned.plan["devices"]) if planned else None
 
 
 async def tell_former(claimed: ClaimedJob, bench: Bench) -> None:

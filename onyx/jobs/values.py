@@ -58,6 +58,27 @@ class Progress(Frozen):
     seconds_left: float | None = None
     """An estimate."""
 
+    percent: float | None = None
+    """Of all samples."""
+
+    tokens_per_second: float | None = None
+    """Of the last update."""
+
+    micro_batch: int | None = None
+    """Samples of the last update's largest micro-batch."""
+
+    memory_bytes: int | None = None
+    """The most that a rank has held,"""
+
+    planned_bytes: int | None = None
+    """and what the plan expected."""
+
+    mean_gradient_norm: float | None = None
+    """Over the updates that the store heard of,"""
+
+    norms: int = 0
+    """and how many those were."""
+
 
 class ConfigChange(Frozen):
     """What may change while a job runs. A field that is not given stays as it is (`model_fields_set` tells)."""

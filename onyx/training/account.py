@@ -38,8 +38,13 @@ def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: fl
         learning_rate=window.rate,
         tokens_per_second=window.tokens / seconds,
     )
-    last = progress.epoch_is_over(run.order.count)
-    run.record.update(row, micro_batches=sum(each.micro_batches for each in agreed.told), last=last)
+    details = {
+        "seconds": seconds,
+        "micro_batches": sum(each.micro_batches for each in agreed.told),
+        "micro_batch": max(each.widest for each in agreed.told),
+        "peak_bytes": max(progress.peaks),
+    }
+    run.record.update(row, details, last=progress.epoch_is_over(run.order.count))
 
 
 def _skipped(run: Run, window: Task, update: Update) -> None:

@@ -1,6 +1,7 @@
 """What rank 0 writes about a run: events, metrics and checkpoints. Every other rank has a silent one."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,14 +30,10 @@ class Record:
     def checkpoints(self) -> Path:
         return self._attempt.job_dir / "checkpoints"
 
-    def update(self, row: Row, *, micro_batches: int, last: bool) -> None:
-        """An update was made."""
+    def update(self, row: Row, details: Mapping[str, float], *, last: bool) -> None:
+        """An update was made. Details are for whoever watches; metrics.csv has the row."""
         self._metrics.add(row)
-        self.events.metrics(
-            f"update {row.update}: loss {row.loss:.4f}",
-            asdict(row) | {"micro_batches": micro_batches},
-            last=last,
-        )
+        self.events.metrics(f"update {row.update}: loss {row.loss:.4f}", {**asdict(row), **details}, last=last)
 
     def save(self, progress: Progress, model: nn.Module, optimizer: Optimizer) -> None:
         """Write a checkpoint."""
