@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-MODULES = ("accumulation", "memory", "jobs")
+MODULES = ("accumulation", "memory", "jobs", "api")
 
 
 def run() -> None:

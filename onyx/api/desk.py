@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,9 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 
 from onyx.api.caller import Caller, with_key, without_keys
+from onyx.api.fresh import Fresh
 from onyx.api.limits import RateLimit
+from onyx.api.schemas.stats import Stats
 from onyx.jobs.errands import ErrandLauncher
 from onyx.jobs.home import Home
 from onyx.jobs.keys import ApiKey
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 FRESH_SECONDS = 2.0
 """How long keys and devices that were read are taken for true."""
 
+STATS_SECONDS = 0.5
+"""The same for a job's statistics, of which the store hears at most once a second."""
+
 
 class Desk:
     """Home, keys, limits and the way to the planner."""
@@ -35,14 +39,13 @@ class Desk:
         self.launcher = ErrandLauncher(home.settings.run_dir)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
-        self._keys: dict[str, ApiKey] = {}
-        self._keys_read = -FRESH_SECONDS
-        self._gpus: list[Device] = []
-        self._gpus_read = -FRESH_SECONDS
+        self.stats: Fresh[str, tuple[str, Stats] | None] = Fresh(STATS_SECONDS)
+        self._keys: Fresh[None, dict[str, ApiKey]] = Fresh(FRESH_SECONDS)
+        self._gpus: Fresh[None, list[Device]] = Fresh(FRESH_SECONDS)
 
     async def admit(self, request: Request) -> Caller:
         """Who is asking; 401 or 403 for those who may not, 429 for those who ask too often."""
-        keys = await self._active_keys()
+        keys = await self._keys.get(None, self._active_keys)
         if keys:
             caller = with_key(request, keys)
         else:
@@ -52,17 +55,10 @@ class Desk:
 
     async def gpus(self) -> list[Device]:
         """The GPUs of this host."""
-        if time.monotonic() - self._gpus_read > FRESH_SECONDS:
-            self._gpus = await list_gpus_async()
-            self._gpus_read = time.monotonic()
-        return self._gpus
+        return await self._gpus.get(None, list_gpus_async)
 
     async def _active_keys(self) -> dict[str, ApiKey]:
-        if time.monotonic() - self._keys_read > FRESH_SECONDS:
-            keys = await self.store.list_keys()
-            self._keys = {key.id: key for key in keys if key.revoked_at is None}
-            self._keys_read = time.monotonic()
-        return self._keys
+        return {key.id: key for key in await self.store.list_keys() if key.revoked_at is None}
 
 
 class Opening:

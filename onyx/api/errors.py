@@ -14,6 +14,7 @@ from onyx.jobs.errors import (
     NotAllowedError,
     QuotaExceededError,
     StoreUnavailableError,
+    WrongHomeError,
 )
 
 RETRY_SECONDS = 5
@@ -74,7 +75,7 @@ def translate(error: Exception, request: Request) -> ApiError | None:
         return ApiError(429, str(error), code="quota_exceeded", headers={"Retry-After": "60"})
     if isinstance(error, BadValueError):
         return bad(str(error))
-    if isinstance(error, StoreUnavailableError):
+    if isinstance(error, StoreUnavailableError | WrongHomeError):
         headers = {"Retry-After": str(RETRY_SECONDS)}
         return ApiError(
             503, "the job store does not answer: try again in a moment", code="unavailable", headers=headers

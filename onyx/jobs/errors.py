@@ -52,5 +52,9 @@ class StoreUnavailableError(StoreError):
     """The database did not answer, or not in time. What was asked may be asked again."""
 
 
+class WrongHomeError(StoreError):
+    """ONYX_HOME is not the one that the store's jobs have their files in."""
+
+
 class MigrationError(StoreError):
     """The database's tables are not those of this version of Onyx."""

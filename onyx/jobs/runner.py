@@ -17,7 +17,7 @@ from pathlib import Path
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
 from onyx.jobs.errands import Errands
-from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError
+from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError, WrongHomeError
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.hold import insist
 from onyx.jobs.holder import Holder, this_process
@@ -171,7 +171,7 @@ async def check_marker(store: Store, settings: Settings) -> None:
         settings.home.mkdir(parents=True, exist_ok=True)
         marker.write_text(expected)  # the first process on a new store: this home is the one
     if not marker.exists() or marker.read_text().strip() != expected:
-        raise SystemExit(
+        raise WrongHomeError(
             f"{settings.home} is not the ONYX_HOME of this store: mount the shared one, or name it in ONYX_HOME"
         )
 
@@ -206,7 +206,10 @@ def main() -> None:
     companion = _companion(arguments.companion)
     with only_one(settings.run_dir) if arguments.only_one else contextlib.nullcontext(True) as alone:
         if alone:
-            asyncio.run(serve(settings, companion))
+            try:
+                asyncio.run(serve(settings, companion))
+            except WrongHomeError as error:
+                raise SystemExit(str(error)) from None
 
 
 def _companion(text: str | None) -> Holder | None:

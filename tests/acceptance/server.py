@@ -32,7 +32,7 @@ class Server:
         self.api = f"{self.url}/gradient-accumulation"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *, wait_for_ready: bool = True) -> None:
         self.settings.home.mkdir(parents=True, exist_ok=True)
         with (self.settings.home / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -41,13 +41,14 @@ class Server:
                 stdout=log,
                 stderr=log,
             )
-        wait_for(self.is_ready, "the service is ready")
+        if wait_for_ready:
+            wait_for(lambda: self.answers("/readyz"), "the service is ready")
 
-    def is_ready(self) -> bool:
+    def answers(self, path: str) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.log()
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}{path}", timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -103,7 +103,7 @@ def stream(after: int) -> dict[str, str]:
 
 
 def fields(block: str) -> dict[str, str]:
-    return dict(line.split(": ", 1) for line in block.splitlines())  # type: ignore[misc]
+    return dict(line.split(": ", 1) for line in block.splitlines())
 
 
 def test_a_stream_follows_a_training_under_way(http: httpx.Client) -> None:
