@@ -12,14 +12,15 @@ from onyx.jobs.engine import make_engine
 from onyx.jobs.events import Events
 from onyx.jobs.migrate import migrate
 from onyx.jobs.requests import Requests
+from onyx.jobs.stranded import Stranded
 
 
-class Store(Creation, Requests, Claims, Attempts, Events, Configs):
+class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs), what runners do (runners, claims,
-    attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that the
-    database is away and that the same call may be made again.
+    stranded, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that
+    the database is away and that the same call may be made again.
     """
 
     @classmethod
