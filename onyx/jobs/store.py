@@ -19,8 +19,8 @@ class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs), what runners do (runners, claims,
-    stranded, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that
-    the database is away and that the same call may be made again.
+    stranded, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means
+    that the database is away and that the same call may be made again.
     """
 
     @classmethod
