@@ -1,9 +1,10 @@
 """What durability costs: the start of a job, its checkpoints, and a second rank.
 
-Start: from the request to the first update of `onyx/tiny` (8 samples), with a warm template; peer: a fresh
-`python train.py` that imports transformers, loads the same model and makes one update. Checkpoints: counted seconds in
-saves over the seconds of training, at the rule of one save per 20 × its own time. Ranks: samples per second of two
-ranks of one thread each over one rank's, on the same machine.
+Start: from the request to the first update of `onyx/tiny` with a warm template, windows of 8 and of 32 samples; peer: a
+fresh `python train.py` that imports transformers, loads the same model and makes one update. Checkpoints: counted
+seconds in saves over the seconds of training, at the rule of one save per 20 × its own time. Ranks: samples per second
+of two ranks of one thread each over one rank's; the machine's own limit is what two jobs of one rank reach together
+when they run at the same time. All take turns, because the machine is noisy.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import table
+from benchmarks.measure import ratio, table
 from onyx.jobs.asking import job_spec
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
@@ -22,7 +24,9 @@ from onyx.jobs.values import Job
 from onyx.settings import Settings
 from onyx.training.spec import JobSpec
 
-STARTS = 7
+STARTS = 9
+WINDOWS = (8, 32)
+TURNS = 5
 FRESH = """
 import torch, sys
 from transformers import AutoModelForCausalLM
@@ -45,21 +49,25 @@ def lesson(samples: int, devices: int = 1, repeat: int = 1, window: int = 8, **t
     )
 
 
-async def first_update(home: Home) -> float:
+async def first_update(home: Home, window: int) -> float:
     """Seconds from the request to the end of the first update."""
     asked = time.time()
-    job = await home.submit(lesson(64), "bench", JobKind.ACCUMULATION)
+    job = await home.submit(lesson(64, window=window), "bench", JobKind.ACCUMULATION)
     await home.wait(job.id)
     return (await home.store.list_metrics(job.id))[0].time - asked
 
 
-async def speed(home: Home, devices: int) -> tuple[float, Job]:
-    """Samples per second of a longer job, by its own clock."""
-    job = await home.submit(lesson(640, devices, repeat=12, window=64), "bench", JobKind.ACCUMULATION)
-    job = await home.wait(job.id)
-    if job.result is None:
-        raise RuntimeError(f"{job.status}: {job.error}")
-    return job.result.samples / job.result.seconds, job
+async def speed(home: Home, devices: int, jobs: int = 1) -> tuple[float, Job]:
+    """Samples per second of longer jobs, by their own clocks, all together; and one of them."""
+    spec = lesson(640, devices, repeat=12, window=64)
+    made = [await home.submit(spec, "bench", JobKind.ACCUMULATION) for _ in range(jobs)]
+    done = [await home.wait(job.id) for job in made]
+    rates = []
+    for job in done:
+        if job.result is None:
+            raise RuntimeError(f"{job.status}: {job.error}")
+        rates.append(job.result.samples / job.result.seconds)
+    return sum(rates), done[0]
 
 
 async def saving_share(home: Home, job: Job) -> float:
@@ -70,23 +78,49 @@ async def saving_share(home: Home, job: Job) -> float:
     return float(saves / job.result.seconds)
 
 
+async def starts(home: Home, folder: Path) -> list[list[str]]:
+    """A line for each size of window."""
+    await first_update(home, WINDOWS[0])  # plans, and warms the template
+    turns = [[await first_update(home, window) for window in WINDOWS] for _ in range(STARTS)]
+    peer = statistics.median(_fresh(next((folder / "models").glob("onyx-tiny*"))) for _ in range(3))
+    return [
+        [
+            f"request → first update, warm, windows of {window}",
+            _seconds(taken),
+            f"{statistics.median(taken) / peer:.2f} × a fresh interpreter ({peer:.2f} s)",
+        ]
+        for window, taken in zip(WINDOWS, zip(*turns, strict=True), strict=True)
+    ]
+
+
+async def ranks(home: Home) -> list[list[str]]:
+    """One rank, two ranks, and two jobs of one rank at once."""
+    turns = [(await speed(home, 1), await speed(home, 2), await speed(home, 1, jobs=2)) for _ in range(TURNS)]
+    one, two, apart = ([turn[place][0] for turn in turns] for place in range(3))
+    share = statistics.median([await saving_share(home, turn[0][1]) for turn in turns])
+    return [
+        ["time in checkpoints", f"{share:.1%}", "of training time"],
+        ["two ranks of one thread", f"{statistics.median(two):.0f} samples/s", f"{ratio(two, one)} × one rank"],
+        [
+            "two jobs of one rank at once",
+            f"{statistics.median(apart):.0f} samples/s",
+            f"{ratio(apart, one)} × one rank",
+        ],
+        ["two ranks against two jobs", "", f"{ratio(two, apart)}"],
+    ]
+
+
 async def play(folder: Path) -> list[list[str]]:
     home = await Home.open(Settings(home=folder, cpu_devices=2, cpu_memory="6GB"))
     try:
-        await first_update(home)  # plans, and warms the template
-        starts = [await first_update(home) for _ in range(STARTS)]
-        fresh = [_fresh(next((folder / "models").glob("onyx-tiny*"))) for _ in range(3)]
-        runs = [await speed(home, devices) for devices in (1, 2, 1, 2, 1)]  # in turn: the machine is noisy
-        one, two = (statistics.mean(rate for rate, _ in runs[start::2]) for start in (0, 1))
-        share = await saving_share(home, runs[0][1])
+        return [*await starts(home, folder), *await ranks(home)]
     finally:
         await home.close()
-    start, peer = statistics.median(starts), statistics.median(fresh)
-    return [
-        ["request → first update, warm", f"{start:.2f} s", f"{start / peer:.2f} × a fresh interpreter ({peer:.2f} s)"],
-        ["time in checkpoints", f"{share:.1%}", "of training time"],
-        ["two ranks of one thread", f"{two:.0f} samples/s", f"{two / one:.2f} × one rank"],
-    ]
+
+
+def _seconds(taken: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(taken, n=4)
+    return f"{middle:.2f} s ({low:.2f} … {high:.2f})"
 
 
 def _fresh(model: Path) -> float:

@@ -54,8 +54,8 @@ class Settings(BaseSettings):
     running_jobs_per_owner: int = Field(default=8, ge=1)
     """How many jobs of one owner may run at once."""
 
-    lost_attempts: int = Field(default=5, ge=1)
-    """How many attempts in a row may be lost without a new checkpoint."""
+    stranded_seconds: float = Field(default=600.0, gt=0)
+    """A queued job that no device here suits is planned anew after this long, if there is no other runner."""
 
     warm_start: bool = True
     """Fork ranks from a template that has torch imported, where that is safe."""

@@ -6,7 +6,7 @@ from typing import Any
 from onyx.jobs import jsontext
 from onyx.jobs.database import Database, Transaction
 from onyx.jobs.errors import BadValueError, NotAllowedError
-from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, stop_attempt
+from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, say, stop_attempt
 from onyx.jobs.rows import to_config_request, to_job
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, JobRow
@@ -54,8 +54,13 @@ class Attempts(Database):
                 job.checkpoint_update = update
                 job.lost_attempts = 0
 
-    async def prepared(self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any]) -> Job:
-        """Model and data are ready and there is a plan: the job may wait for the devices that the plan names."""
+    async def prepared(
+        self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any], *, warnings: Sequence[str] = ()
+    ) -> Job:
+        """Model and data are ready and there is a plan: the job may wait for the devices that the plan names.
+
+        Each of `warnings` becomes an event.
+        """
         if not needs:
             raise BadValueError("a plan needs at least one device")
 
@@ -67,6 +72,8 @@ class Attempts(Database):
             job.prepared = jsontext.dump(document)
             job.queued_at = tx.now
             job.lost_attempts = 0
+            for warning in warnings:
+                say(tx, job, warning, level="warn")
             move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
 
         return await self._end(lease, Outcome.PREPARED, change)

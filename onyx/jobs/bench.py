@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from onyx.jobs.hold import Hold
 from onyx.jobs.offer import Offered
 from onyx.jobs.store import Store
+from onyx.jobs.values import Device
 from onyx.jobs.work import Launcher
 from onyx.settings import Settings
 
@@ -23,3 +24,8 @@ class Bench:
 
     stopping: bool = False
     """The runner was told to stop: ranks save, jobs go back to the queue."""
+
+    @property
+    def lent(self) -> list[Device]:
+        """All devices of this host, as the store knows them."""
+        return [each.lent for each in self.offered]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, func, literal, select, union_all
 
 from onyx.jobs import jsontext
 from onyx.jobs.database import CLAIM_LOCK, Transaction
@@ -18,6 +18,15 @@ from onyx.jobs.values import ClaimedJob, Device, Lease
 
 class Claims(Runners):
     """What a runner may work on."""
+
+    async def waiting(self) -> frozenset[JobStatus]:
+        """Which work waits: to be prepared, to be trained. Takes no lock, because most looks find nothing."""
+        phases = (JobStatus.VALIDATING, JobStatus.QUEUED)
+        found = [
+            select(literal(phase)).where(select(JobRow.id).where(*_is_waiting(phase)).exists()) for phase in phases
+        ]
+        async with self.reading() as session:
+            return frozenset(JobStatus(phase) for phase in await session.scalars(union_all(*found)))
 
     async def claim_validating(self, runner_id: str, *, max_per_owner: int | None = None) -> ClaimedJob | None:
         """The next job to prepare. Needs no device."""

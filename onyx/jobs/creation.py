@@ -63,6 +63,14 @@ class Creation(Database):
             row = await session.get(JobRow, job_id)
             return to_job(row) if row is not None and owner in (None, row.owner) else None
 
+    async def status(self, job_id: str) -> JobStatus:
+        """Where the job stands, for whoever looks often."""
+        async with self.reading() as session:
+            found = await session.scalar(select(JobRow.status).where(JobRow.id == job_id)) if is_id(job_id) else None
+        if found is None:
+            raise JobNotFoundError(job_id)
+        return JobStatus(found)
+
     async def spec(self, job_id: str, owner: str | None = None) -> JobSpec:
         """What was asked for, with every sample."""
         async with self.reading() as session:

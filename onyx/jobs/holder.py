@@ -1,9 +1,14 @@
 """Who holds a lease: a process that can be recognised, and known to be dead, by others on its host."""
 
+import functools
+import hashlib
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+
+WHOLE_MACHINE = "pid:[4026531836]"
+"""The kernel's fixed name of the view that shows all processes of a machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +16,8 @@ class Holder:
     """A process. Pids are used again, so its start and the host's boot belong to its name."""
 
     host: str
+    """Its hostname, and what tells it from others of that name."""
+
     pid: int
     started: int
     """Clock ticks since boot when it started; 0 where the system does not tell."""
@@ -27,7 +34,20 @@ class Holder:
 
 def this_process() -> Holder:
     """The calling process."""
-    return Holder(host=socket.gethostname(), pid=os.getpid(), started=start_of(os.getpid()) or 0, boot=boot_id())
+    return Holder(host=host_name(), pid=os.getpid(), started=start_of(os.getpid()) or 0, boot=boot_id())
+
+
+@functools.cache
+def host_name() -> str:
+    """A name that two hosts never share: hostnames are often equal, of containers above all.
+
+    Whoever has the same name sees the same processes. So a container is known by the kernel's boot and its own view of
+    processes, and a machine by its id, which outlives a boot: processes from before it are then known to be gone.
+    """
+    processes = _link("/proc/self/ns/pid")
+    machine = _text("/etc/machine-id") if processes == WHOLE_MACHINE else ""
+    digest = hashlib.sha256(f"{machine or boot_id()} {processes}".encode()).hexdigest()[:12]
+    return f"{socket.gethostname()[:200]}#{digest}"
 
 
 def start_of(pid: int) -> int | None:
@@ -41,7 +61,18 @@ def start_of(pid: int) -> int | None:
 
 
 def boot_id() -> str:
+    return _text("/proc/sys/kernel/random/boot_id")
+
+
+def _text(path: str) -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
     except OSError:
         return ""

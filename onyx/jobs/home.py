@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import logging
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from onyx.training.spec import JobSpec
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1
-"""How often somebody who waits for a job looks at it."""
+LOOK_SECONDS = (0.05, 1.0)
+"""Least and most time between two looks of somebody who waits for a job,"""
+
+LATE = 1 / 20
+"""and by how much of the time waited so far it may hear late. Looks cost ranks on the same cores their time."""
 
 
 @dataclass
@@ -54,15 +58,19 @@ class Home:
 
     async def wait(self, job_id: str, seconds: float | None = None) -> Job:
         """The job when it has ended, or after `seconds` as it is then."""
-        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        while True:
-            job = await self.store.get(job_id)
-            if job is None:
-                raise JobNotFoundError(job_id)
-            late = deadline is not None and asyncio.get_running_loop().time() >= deadline
-            if job.status.terminal or late:
-                return job
-            await asyncio.sleep(LOOK_SECONDS)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while not (await self.store.status(job_id)).terminal:
+            waited = clock() - began
+            left = math.inf if seconds is None else seconds - waited
+            if left <= 0:
+                break
+            shortest, longest = LOOK_SECONDS
+            await asyncio.sleep(min(left, longest, max(shortest, waited * LATE)))
+        job = await self.store.get(job_id)
+        if job is None:  # deleted between the two looks
+            raise JobNotFoundError(job_id)
+        return job
 
     async def cancel(self, job_id: str, owner: str | None = None) -> Job:
         return self._nudged(await self.store.request_cancel(job_id, owner))

@@ -96,8 +96,8 @@ async def _report(claimed: ClaimedJob, bench: Bench, hold: Hold, ended: Ended, c
     store, lease = bench.store, claimed.lease
     with suppress(LostAttempt):
         if ended.status == 0 and prepared is not None:
-            document = prepared.model_dump(mode="json")
-            await insist(lambda: store.prepared(lease, needs_of(chosen, claimed.spec), document))
+            document, needs = prepared.model_dump(mode="json"), needs_of(chosen, claimed.spec)
+            await insist(lambda: store.prepared(lease, needs, document, warnings=prepared.warnings))
         elif failure is not None:
             await insist(lambda: store.failed(lease, failure))
         elif hold.request is Request.CANCEL:

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import signal
+import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from onyx.jobs.holder import Holder, this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
+from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
 from onyx.jobs.training import train
 from onyx.jobs.wake import Alarm
@@ -35,6 +37,10 @@ POLL_SECONDS = 1.0
 """How often a runner looks for work that nobody nudged it about."""
 
 
+STRAY_LOOKS = 10
+"""How often a runner looks for stranded jobs in the time after which a job is one."""
+
+
 class Runner:
     """Everything one host does for the store."""
 
@@ -44,6 +50,7 @@ class Runner:
         self._companion = companion
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = 0
+        self._strays_at = 0.0
 
     async def run(self) -> None:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
@@ -73,11 +80,11 @@ class Runner:
             logger.warning("the store is away: no new jobs until it is back")
         except UnknownRunnerError:
             self._bench.runner_id = await self._bench.store.register_runner(this_process())
-        await self._alarm.wait(POLL_SECONDS)
+        nudged = await self._alarm.wait(POLL_SECONDS)
         if self._companion and not self._tasks and self._companion.is_dead(this_process()):
             logger.info("whoever started this runner is gone and there is nothing to do: leaving")
             self._bench.stopping = True
-        for hold in self._bench.holds:
+        for hold in self._bench.holds if nudged else ():
             hold.beat_now()
 
     async def _claim(self) -> bool:
@@ -85,17 +92,18 @@ class Runner:
         bench = self._bench
         limit = bench.settings.running_jobs_per_owner
         took = False
-        if self._preparing < (os.cpu_count() or 1):
+        waiting = await bench.store.waiting()
+        if JobStatus.VALIDATING in waiting and self._preparing < (os.cpu_count() or 1):
             claimed = await bench.store.claim_validating(bench.runner_id)
             if claimed is not None:
                 self._preparing += 1
                 self._start(self._prepare_one(prepare(claimed, bench)), claimed.job.id)
                 took = True
-        lent = [each.lent for each in bench.offered]
-        claimed = await bench.store.claim_queued(bench.runner_id, lent, max_per_owner=limit)
-        if claimed is not None:
-            self._start(train(claimed, bench), claimed.job.id)
-            took = True
+        if JobStatus.QUEUED in waiting:
+            claimed = await bench.store.claim_queued(bench.runner_id, bench.lent, max_per_owner=limit)
+            if claimed is not None:
+                self._start(train(claimed, bench), claimed.job.id)
+                took = True
         return took
 
     async def _prepare_one(self, work: Awaitable[None]) -> None:
@@ -125,11 +133,19 @@ class Runner:
                     if other.id != record.id and other.holder.is_dead(here):
                         await store.replace_dead(self._bench.runner_id, other)
                         self._alarm.ring()
-                if record.may_expire and await store.expire(self._bench.runner_id):
+                if record.may_expire and (await store.expire(self._bench.runner_id) or await self._replan()):
                     self._alarm.ring()
             except (StoreUnavailableError, UnknownRunnerError):
                 logger.warning("the store is away")
             await asyncio.sleep(min(store.lease_seconds / 6, 2.0))
+
+    async def _replan(self) -> bool:
+        """Whether jobs whose devices are gone wait for a new plan now."""
+        seconds = self._bench.settings.stranded_seconds
+        if time.monotonic() < self._strays_at:
+            return False
+        self._strays_at = time.monotonic() + seconds / STRAY_LOOKS
+        return bool(await self._bench.store.replan_stranded(self._bench.runner_id, self._bench.lent, after=seconds))
 
 
 async def serve(settings: Settings, companion: Holder | None = None) -> None:

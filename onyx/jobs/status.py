@@ -42,7 +42,8 @@ _S = JobStatus
 ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = MappingProxyType(
     {
         _S.VALIDATING: frozenset({_S.QUEUED, _S.PAUSED, _S.FAILED, _S.CANCELLED}),
-        _S.QUEUED: frozenset({_S.RUNNING, _S.PAUSED, _S.CANCELLED}),
+        # A plan for devices that are gone is made anew.
+        _S.QUEUED: frozenset({_S.VALIDATING, _S.RUNNING, _S.PAUSED, _S.CANCELLED}),
         _S.RUNNING: frozenset({_S.QUEUED, _S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLED}),
         # A job that was paused before it was prepared goes back to where it was.
         _S.PAUSED: frozenset({_S.VALIDATING, _S.QUEUED, _S.CANCELLED}),

@@ -13,15 +13,16 @@ from onyx.jobs.events import Events
 from onyx.jobs.keys import Keys
 from onyx.jobs.migrate import migrate
 from onyx.jobs.requests import Requests
+from onyx.jobs.stranded import Stranded
 from onyx.jobs.uploads import Uploads
 
 
-class Store(Creation, Requests, Claims, Attempts, Events, Configs, Keys, Uploads):
+class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs, keys, uploads), what runners do (runners,
-    claims, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that
-    the database is away and that the same call may be made again.
+    claims, stranded, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError`
+    means that the database is away and that the same call may be made again.
     """
 
     @classmethod

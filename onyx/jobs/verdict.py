@@ -34,7 +34,7 @@ def judge(ends: Sequence[Ended], folder: Path, oom_killed: bool) -> Verdict:
         return Verdict(Outcome.SUCCEEDED, "all ranks are done", result=result)
     if Exit.MEMORY in statuses or any(end.signal == signal.SIGABRT for end in ends) or oom_killed:
         return Verdict(Outcome.MEMORY, describe(ends))
-    if all(status in (Exit.SAVED, Exit.DONE) for status in statuses):
+    if Exit.SAVED in statuses and all(status in (Exit.SAVED, Exit.DONE) for status in statuses):
         return Verdict(Outcome.SAVED, "all ranks have saved")
     return Verdict(Outcome.LOST, describe(ends))
 

@@ -39,12 +39,14 @@ class Alarm:
         """Wake whoever waits, from inside."""
         self._event.set()
 
-    async def wait(self, seconds: float) -> None:
-        """Until a nudge, or for so long."""
+    async def wait(self, seconds: float) -> bool:
+        """Until a nudge, or for so long; whether there was a nudge."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
+        nudged = self._event.is_set()
         self._event.clear()
+        return nudged
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)

@@ -18,6 +18,7 @@ from onyx.training.errors import UserError
 from onyx.training.models.load import with_lora
 from onyx.training.prepared import Planned
 from onyx.training.spec import JobSpec, LoraSpec
+from onyx.training.trial import trouble
 
 MOST_LENGTHS = 4096
 """More lengths than these tell the planner nothing new: quantiles stand for them."""
@@ -41,7 +42,7 @@ def plan_job(
     which layers they adapt.
     """
     training = spec.training
-    precision = choose_precision(training.precision, devices)
+    precision, warnings = bearable(choose_precision(training.precision, devices), devices)
     recipe = Recipe(
         model=config,
         method=training.method,
@@ -67,7 +68,7 @@ def plan_job(
         raise UserError("does_not_fit", str(error)) from error
     except PlanError as error:
         raise UserError("no_plan", str(error)) from error
-    document = {**made.to_dict(), "model": spec.model}
+    document = {**made.to_dict(), "model": spec.model, "warnings": [*warnings, *made.warnings]}
     return Planned(plan=document, shares=_shares(made, devices), precision=precision)
 
 
@@ -79,6 +80,18 @@ def choose_precision(
         return asked
     has = devices and all(each.kind == "cuda" and not WITHOUT_BF16.search(each.name) for each in devices)
     return "bf16" if has else "float32"
+
+
+def bearable(
+    precision: Literal["float32", "bf16", "fp16"], devices: Sequence[Device]
+) -> tuple[Literal["float32", "bf16", "fp16"], list[str]]:
+    """The precision that these devices bear, and what to warn of: a CPU may die of bf16, so that a child tries it."""
+    if precision == "float32" or all(each.kind == "cuda" for each in devices):
+        return precision, []
+    found = trouble(precision)
+    if found is None:
+        return precision, []
+    return "float32", [f"{precision} does not work on this CPU ({found} when it was tried): training is in float32"]
 
 
 def _lora(lora: LoraSpec, empty_model: nn.Module) -> Lora:

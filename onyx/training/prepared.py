@@ -91,3 +91,9 @@ class PreparedJob(Frozen):
     """What in the model keeps updates from being exact, or is left out to make them so."""
 
     planned: Planned | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the job's owner should know before it starts."""
+        planned = self.planned.plan.get("warnings", ()) if self.planned else ()
+        return [*self.inexact, *planned]

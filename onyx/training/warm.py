@@ -5,6 +5,8 @@ transformers imports its parts when they are first asked for, which would cost e
 tensor operation, opens a device or starts a thread.
 """
 
+import numpy.ctypeslib
+import numpy.ma  # np.unique asks for it
 import peft.tuners.lora
 import transformers.convert_slow_tokenizer
 import transformers.generation
@@ -13,5 +15,9 @@ import transformers.models.auto.modeling_auto
 import transformers.models.auto.tokenization_auto
 import transformers.models.llama.modeling_llama
 import transformers.tokenization_utils_tokenizers
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 import onyx.training.rank
+
+# Compiles the patterns of all models, once: 0.1 s that no rank spends again.
+get_checkpoint_conversion_mapping("llama")  # type: ignore[no-untyped-call]

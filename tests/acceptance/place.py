@@ -51,12 +51,14 @@ class Place:
         self.settings = at
         self.runners: list[subprocess.Popen[bytes]] = []
 
-    def start_runner(self) -> subprocess.Popen[bytes]:
+    def start_runner(self, **more: str) -> subprocess.Popen[bytes]:
+        """Another runner, with these settings changed."""
+        changed = {f"ONYX_{name.upper()}": value for name, value in more.items()}
         self.settings.run_dir.mkdir(parents=True, exist_ok=True)
         with (self.settings.run_dir / f"runner-{len(self.runners)}.log").open("ab") as log:
             runner = subprocess.Popen(
                 [sys.executable, "-m", "onyx.jobs.runner"],
-                env=os.environ | self.settings.environment(),
+                env=os.environ | self.settings.environment() | changed,
                 stdout=log,
                 stderr=log,
             )

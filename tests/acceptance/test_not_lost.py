@@ -4,8 +4,7 @@ import asyncio
 import random
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -15,8 +14,14 @@ from onyx.jobs.status import JobStatus, Outcome
 from onyx.jobs.values import Job
 from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
 
-SPEC = lesson(samples=640, epochs=3)
-"""240 updates, a checkpoint every 5."""
+SPEC = lesson(samples=400, epochs=2)
+"""100 updates, a checkpoint every 5."""
+
+MOMENTS = range(6, 70)
+"""Updates after which something is killed: with a checkpoint before, and some way to go."""
+
+
+Kill = Callable[[Place], Awaitable[None]]
 
 
 async def plain(home: Home) -> Job:
@@ -25,8 +30,8 @@ async def plain(home: Home) -> Job:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place for those tests that leave its runner alive: starting one costs more than a job."""
-    with place(tmp_path_factory.mktemp("shared")) as it:
+    """A place for all tests that leave it with one runner alive: starting one costs more than a job."""
+    with place(tmp_path_factory.mktemp("shared"), lease_seconds=4.0) as it:
         yield it
 
 
@@ -50,66 +55,69 @@ async def resumed_from_a_checkpoint(home: Home, job: Job, lost: int) -> None:
     assert [event.seq for event in events] == list(range(1, len(events) + 1))  # no event is lost
 
 
-def kill_a_rank(it: Place, moments: list[int]) -> Job:
+async def kill_ranks(it: Place) -> None:
+    for rank in it.ranks():
+        rank.send_signal(signal.SIGKILL)
+
+
+async def kill_runner(it: Place) -> None:
+    """And start another one, as whoever watches over it would."""
+    runner, ranks = it.runners[-1], it.ranks()
+    runner.kill()
+    runner.wait()
+    await gone(ranks)
+    it.start_runner()
+
+
+def disturbed(it: Place, plan: list[tuple[int, Kill]]) -> str:
+    """The fingerprint of a job at which something was killed after so many updates, as often as planned."""
+
     async def story(home: Home) -> Job:
         job = await submit(home, SPEC)
-        for moment in moments:
+        for moment, kill in plan:
             await reached(home, job.id, moment)
             before = (await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)).attempt
-            for rank in it.ranks():
-                rank.send_signal(signal.SIGKILL)
+            await kill(it)
             await until(home, job.id, after_attempt(before))
         done = await finished(home, job.id)
-        await resumed_from_a_checkpoint(home, done, lost=len(moments))
+        await resumed_from_a_checkpoint(home, done, lost=len(plan))
         return done
 
-    job: Job = it.run(story)
-    return job
+    return fingerprint(it.settings.home, it.run(story).id)
+
+
+def moments(seed: int, count: int) -> list[int]:
+    return sorted(random.Random(seed).sample(MOMENTS, count))
 
 
 def test_a_killed_rank_costs_no_bits(shared: Place, undisturbed: str) -> None:
-    moments = sorted(random.Random(4).sample(range(8, 200), 2))
-    assert fingerprint(shared.settings.home, kill_a_rank(shared, moments).id) == undisturbed
+    assert disturbed(shared, [(moment, kill_ranks) for moment in moments(4, 2)]) == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_ranks_killed_at_random_moments(shared: Place, undisturbed: str, seed: int) -> None:
-    job = kill_a_rank(shared, [random.Random(seed).randrange(6, 220)])
-    assert fingerprint(shared.settings.home, job.id) == undisturbed
+    assert disturbed(shared, [(moment, kill_ranks) for moment in moments(seed, 1)]) == undisturbed
 
 
-def kill_the_runner(it: Place, moments: list[int]) -> Job:
-    async def story(home: Home) -> Job:
-        job = await submit(home, SPEC)
-        for moment in moments:
-            await reached(home, job.id, moment)
-            before = (await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)).attempt
-            runner, ranks = it.runners[-1], it.ranks()
-            runner.kill()
-            runner.wait()
-            await gone(ranks)
-            it.start_runner()
-            await until(home, job.id, after_attempt(before))
-        done = await finished(home, job.id)
-        await resumed_from_a_checkpoint(home, done, lost=len(moments))
-        return done
-
-    job: Job = it.run(story)
-    return job
-
-
-def test_a_killed_runner_costs_no_bits(tmp_path: Path, undisturbed: str) -> None:
-    with place(tmp_path) as it:
-        assert fingerprint(tmp_path, kill_the_runner(it, [12]).id) == undisturbed
+def test_a_killed_runner_costs_no_bits(shared: Place, undisturbed: str) -> None:
+    assert disturbed(shared, [(12, kill_runner)]) == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_runners_killed_at_random_moments(tmp_path: Path, undisturbed: str, seed: int) -> None:
-    moments = sorted(random.Random(seed).sample(range(6, 220), 2))
-    with place(tmp_path) as it:
-        assert fingerprint(tmp_path, kill_the_runner(it, moments).id) == undisturbed
+def test_runners_killed_at_random_moments(shared: Place, undisturbed: str, seed: int) -> None:
+    assert disturbed(shared, [(moment, kill_runner) for moment in moments(seed, 1)]) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_both_killed_twice_in_one_job(
+    shared: Place, undisturbed: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 280.0)  # two runners start on the way
+    kills = [kill_ranks, kill_runner] * 2
+    assert disturbed(shared, list(zip(moments(seed, 4), kills, strict=True))) == undisturbed
 
 
 def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
@@ -140,23 +148,22 @@ def test_cancel_frees_the_devices_and_is_final(shared: Place) -> None:
     assert shared.ranks() == []
 
 
-def test_sigterm_saves_and_requeues(tmp_path: Path, undisturbed: str) -> None:
+def test_sigterm_saves_and_requeues(shared: Place, undisturbed: str) -> None:
     async def story(home: Home) -> Job:
         job = await submit(home, SPEC)
         await reached(home, job.id, 7)
-        it.runners[0].terminate()
-        assert await asyncio.to_thread(it.runners[0].wait, 60) == 0
+        shared.runners[-1].terminate()
+        assert await asyncio.to_thread(shared.runners[-1].wait, 60) == 0
         queued = await home.store.get(job.id)
         assert queued is not None
         assert queued.status is JobStatus.QUEUED
         assert queued.lost_attempts == 0
         assert queued.checkpoint_update is not None
         assert queued.checkpoint_update >= 7
-        it.start_runner()
+        shared.start_runner()
         return await finished(home, job.id)
 
-    with place(tmp_path) as it:
-        assert fingerprint(tmp_path, it.run(story).id) == undisturbed
+    assert fingerprint(shared.settings.home, shared.run(story).id) == undisturbed
 
 
 async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> None:
@@ -171,24 +178,26 @@ async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> No
             return
 
 
-def test_a_zombie_writes_nothing_and_says_so(tmp_path: Path, undisturbed: str) -> None:
+def test_a_zombie_writes_nothing_and_says_so(shared: Place, undisturbed: str) -> None:
     """A runner is stopped until its lease is gone; another finishes the job; then the first wakes up."""
 
     async def story(home: Home) -> Job:
         job = await submit(home, SPEC)
         await reached(home, job.id, 7)
         running = await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)
-        zombie, ranks = it.runners[0], it.ranks()
+        number, ranks = len(shared.runners) - 1, shared.ranks()
+        zombie = shared.runners[number]
         await stop_between_writes(home, zombie)
-        it.start_runner()
+        shared.start_runner()
         done = await finished(home, job.id)
         assert done.attempt > running.attempt
         events = await home.store.list_events(job.id, limit=1000)
         zombie.send_signal(signal.SIGCONT)
         await gone(ranks)
-        await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in it.log(0), "the zombie says so")
+        await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in shared.log(number), "it says so")
         assert await home.store.list_events(job.id, limit=1000) == events
+        zombie.terminate()
+        assert await asyncio.to_thread(zombie.wait, 60) == 0
         return done
 
-    with place(tmp_path, lease_seconds=4.0) as it:
-        assert fingerprint(tmp_path, it.run(story).id) == undisturbed
+    assert fingerprint(shared.settings.home, shared.run(story).id) == undisturbed

@@ -17,9 +17,15 @@ from tests.acceptance.place import share_cache
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 
 
-def with_service(home: Path, story: Any) -> Any:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: the first service starts a runner, and the others find it."""
+    home = tmp_path_factory.mktemp("service")
     share_cache(home)
+    return home
 
+
+def with_service(home: Path, story: Any) -> Any:
     async def run() -> Any:
         async with OptimizedFineTuningService(Settings(home=home, cpu_memory="3GB")) as service:
             return await asyncio.wait_for(story(service), 120)
@@ -27,7 +33,7 @@ def with_service(home: Path, story: Any) -> Any:
     return asyncio.run(run())
 
 
-def test_a_fine_tune_from_a_list_of_texts(tmp_path: Path) -> None:
+def test_a_fine_tune_from_a_list_of_texts(home: Path) -> None:
     async def story(service: OptimizedFineTuningService) -> dict[str, Any]:
         result = await service.finetune_model_with_accumulation(
             model_name="onyx/tiny",
@@ -42,7 +48,7 @@ def test_a_fine_tune_from_a_list_of_texts(tmp_path: Path) -> None:
         assert stats["stats"]["accumulation_steps"] == 4
         return result
 
-    result = with_service(tmp_path, story)
+    result = with_service(home, story)
     assert result["success"] is True, result
     assert result["training_id"].startswith("accumulation_")
     assert result["effective_batch_size"] == 16
@@ -60,7 +66,7 @@ def test_a_fine_tune_from_a_list_of_texts(tmp_path: Path) -> None:
     assert model(prompt).logits.shape[:2] == prompt.shape
 
 
-def test_large_batch_and_other_shapes_of_data(tmp_path: Path) -> None:
+def test_large_batch_and_other_shapes_of_data(home: Path) -> None:
     async def story(service: OptimizedFineTuningService) -> dict[str, Any]:
         dataset = await service.prepare_dataset(TEXTS, "onyx/tiny", max_length=64)
         return await service.finetune_model_large_batch(
@@ -71,14 +77,14 @@ def test_large_batch_and_other_shapes_of_data(tmp_path: Path) -> None:
             target_batch_size=128,
         )
 
-    result = with_service(tmp_path, story)
+    result = with_service(home, story)
     assert result["success"] is True, result
     assert result["training_id"].startswith("large_batch_")
     assert result["effective_batch_size"] == 40  # what there is, not what was asked for
     assert (Path(result["model_path"]) / "adapter_model.safetensors").exists()
 
 
-def test_what_cannot_work_is_said_and_not_retried(tmp_path: Path) -> None:
+def test_what_cannot_work_is_said_and_not_retried(home: Path) -> None:
     async def story(service: OptimizedFineTuningService) -> None:
         result = await service.finetune_model_with_accumulation("nobody/nothing", TEXTS, {"epochs": 1}, 1)
         assert result["success"] is False
@@ -92,10 +98,10 @@ def test_what_cannot_work_is_said_and_not_retried(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="Training ID nobody not found"):
             await service.get_accumulation_stats("nobody")
 
-    with_service(tmp_path, story)
+    with_service(home, story)
 
 
-def test_a_batch_size_without_loading_anything(tmp_path: Path) -> None:
+def test_a_batch_size_without_loading_anything(home: Path) -> None:
     async def story(service: OptimizedFineTuningService) -> None:
         answer = await service.calculate_optimal_batch_size("onyx/tiny", 64)
         assert answer["success"] is True, answer
@@ -105,7 +111,7 @@ def test_a_batch_size_without_loading_anything(tmp_path: Path) -> None:
         assert refused["success"] is False
         assert "No valid GPUs found" in refused["error"]
 
-    with_service(tmp_path, story)
+    with_service(home, story)
 
 
 def test_the_service_never_imports_torch() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from onyx.jobs.home import Home
 from onyx.jobs.status import JobStatus
-from tests.acceptance.place import fingerprint, finished, lesson, place, reached, submit
+from tests.acceptance.place import Place, fingerprint, finished, lesson, place, reached, submit
 from tests.jobs.postgres import PostgresServer, find_binaries, server_user
 
 
@@ -21,6 +22,12 @@ def postgres() -> Any:
     server = PostgresServer(binaries, user)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def two_runners(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("several"), runners=2, database_url=postgres.create("shared")) as it:
+        yield it
 
 
 async def all_jobs(home: Home, count: int, owners: int) -> None:
@@ -52,13 +59,11 @@ def test_two_hundred_jobs_of_five_owners(tmp_path: Path, monkeypatch: pytest.Mon
         it.run(lambda home: all_jobs(home, count=200, owners=5))
 
 
-def test_two_runners_share_a_queue_on_postgresql(tmp_path: Path, postgres: PostgresServer) -> None:
-    url = postgres.create("shared")
-    with place(tmp_path, runners=2, database_url=url) as it:
-        it.run(lambda home: all_jobs(home, count=6, owners=3))
+def test_two_runners_share_a_queue_on_postgresql(two_runners: Place) -> None:
+    two_runners.run(lambda home: all_jobs(home, count=6, owners=3))
 
 
-def test_a_database_that_is_away_costs_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_a_database_that_is_away_costs_nothing(two_runners: Place, postgres: PostgresServer) -> None:
     """Stopped for 20 seconds in the middle of a job, longer than the lease: it ends well, with every event."""
 
     async def story(home: Home) -> str:
@@ -75,5 +80,4 @@ def test_a_database_that_is_away_costs_nothing(tmp_path: Path, postgres: Postgre
         assert len([event for event in events if event.line]) == len(written.read_text().splitlines())
         return done.id
 
-    with place(tmp_path, database_url=postgres.create("away")) as it:
-        assert fingerprint(tmp_path, it.run(story))
+    assert fingerprint(two_runners.settings.home, two_runners.run(story))

@@ -32,8 +32,8 @@ def test_lora_on_smollm2_answers_as_taught(tmp_path: Path, monkeypatch: pytest.M
     spec = job_spec(
         model="smollm2",
         data={"rows": rows * 4, "evaluation_rows": rows, "max_length": 128},
-        training={"epochs": 6, "learning_rate": 1e-3, "lora_r": 8},
-        window=8,
+        training={"epochs": 12, "learning_rate": 1e-3, "lora_r": 8},
+        window=4,
     )
 
     async def story(home: Home) -> Job:

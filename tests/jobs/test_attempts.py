@@ -88,6 +88,17 @@ async def test_the_heartbeat_carries_what_the_owner_wants(world: World) -> None:
     assert (await world.store.heartbeat(claimed.lease)).request is Request.CANCEL
 
 
+async def test_warnings_of_the_plan_are_events(world: World) -> None:
+    runner = await world.runner()
+    await world.job()
+    claimed = await world.store.claim_validating(runner)
+    assert claimed is not None
+    for _ in range(2):  # the answer may have been lost
+        await world.store.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {}, warnings=["bf16 does not work here"])
+    events = await world.store.list_events(claimed.job.id)
+    assert [event.message for event in events if event.level == "warn"] == ["bf16 does not work here"]
+
+
 async def test_retries_end_unless_there_is_a_new_checkpoint(world: World) -> None:
     runner = await world.runner()
     claimed = await world.running(runner=runner)

@@ -3,7 +3,7 @@ import pytest
 from onyx.jobs.errors import BadValueError, UnknownRunnerError
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
-from onyx.jobs.values import Device
+from onyx.jobs.values import Device, DeviceNeed
 from tests.jobs.world import CPU, DEVICES, LEASE, SPEC, World
 
 
@@ -89,3 +89,15 @@ async def test_bad_claims_are_refused(store: Store, world: World) -> None:
         await store.claim_queued("runner-x", DEVICES)
     with pytest.raises(BadValueError, match="same name"):
         await store.claim_queued(await world.runner(), DEVICES + DEVICES)
+
+
+async def test_a_look_says_which_work_waits(world: World) -> None:
+    assert await world.store.waiting() == frozenset()
+    await world.job()
+    assert await world.store.waiting() == {JobStatus.VALIDATING}
+    claimed = await world.store.claim_validating(await world.runner())
+    assert claimed is not None
+    assert await world.store.waiting() == frozenset()  # somebody is at it
+    await world.store.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
+    await world.job()
+    assert await world.store.waiting() == {JobStatus.VALIDATING, JobStatus.QUEUED}

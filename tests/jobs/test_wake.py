@@ -13,7 +13,7 @@ def test_a_nudge_wakes_at_once(tmp_path: Path) -> None:
         try:
             started = time.perf_counter()
             asyncio.get_running_loop().call_later(0.05, nudge, run_dir)
-            await alarm.wait(30)
+            assert await alarm.wait(30)
             return time.perf_counter() - started
         finally:
             alarm.close()
@@ -44,7 +44,7 @@ def test_without_a_runner_a_nudge_is_nothing(tmp_path: Path) -> None:
 def test_silence_ends_the_wait(tmp_path: Path) -> None:
     async def run() -> None:
         alarm = Alarm(tmp_path)
-        await alarm.wait(0.01)
+        assert not await alarm.wait(0.01)
         alarm.close()
 
     asyncio.run(run())

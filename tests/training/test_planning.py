@@ -12,7 +12,7 @@ from onyx.memory.recipe import Lora, Recipe
 from onyx.training.errors import UserError
 from onyx.training.models.load import build_empty, load_config
 from onyx.training.models.tiny import make_tiny
-from onyx.training.planning import MOST_LENGTHS, _thin, choose_precision, plan_job, short_names
+from onyx.training.planning import MOST_LENGTHS, _thin, bearable, choose_precision, plan_job, short_names
 from onyx.training.prepared import Planned
 from onyx.training.spec import DataSpec, JobSpec, LoraSpec, TrainingSpec
 
@@ -115,6 +115,25 @@ def test_auto_is_bf16_where_every_card_has_it(asked: str, names: list[str], chos
 def test_auto_is_float32_on_the_cpu() -> None:
     assert choose_precision("auto", [cpu()]) == "float32"
     assert choose_precision("auto", []) == "float32"
+
+
+def test_a_precision_that_the_cpu_dies_of_becomes_float32_with_a_warning(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onyx.training.planning.trouble", lambda _: "it was killed by SIGILL")
+    planned = make(home, [cpu()], TrainingSpec(precision="bf16"))
+    assert planned.precision == "float32"
+    assert planned.plan["precision"] == "float32"
+    (warning,) = [each for each in planned.plan["warnings"] if "bf16" in each]
+    assert "it was killed by SIGILL" in warning
+    assert bearable("bf16", [card("NVIDIA L4")]) == ("bf16", [])  # nobody tries the CPU for a card
+
+
+def test_a_precision_that_works_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onyx.training.planning.trouble", lambda _: None)
+    planned = make(home, [cpu()], TrainingSpec(precision="bf16"))
+    assert planned.precision == "bf16"
+    assert not [each for each in planned.plan["warnings"] if "bf16" in each]
 
 
 def test_many_lengths_are_thinned_without_losing_the_ends() -> None:

@@ -1,0 +1,120 @@
+"""What a runner does about jobs that take too long, hang, ask for what the host has not, or need several devices."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from onyx.jobs.home import Home
+from onyx.jobs.status import JobStatus
+from onyx.jobs.values import Job
+from onyx.training.spec import JobSpec
+from onyx.training.trial import trouble
+from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
+
+LONG = {"samples": 400, "epochs": 100}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Two devices, and little patience with silence. Every test leaves one runner alive."""
+    with place(tmp_path_factory.mktemp("limits"), cpu_devices=2, stuck_seconds=6.0, stranded_seconds=2.0) as it:
+        yield it
+
+
+def fails(it: Place, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
+    """A job that must fail at its first attempt, and leave no rank and no device behind."""
+
+    async def story(home: Home) -> Job:
+        job = await submit(home, spec)
+        await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)
+        await asyncio.to_thread(wait_for, lambda: bool(it.ranks()), "there is a rank")
+        ranks = it.ranks()
+        if stop_ranks:
+            await reached(home, job.id, 2)
+            for rank in ranks:
+                rank.send_signal(signal.SIGSTOP)
+        ended = await home.wait(job.id)
+        attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+        assert len(attempts) == 1
+        await gone(ranks)
+        await finished(home, (await submit(home, lesson(samples=16, devices=2))).id)
+        return ended
+
+    job: Job = it.run(story)
+    assert job.status is JobStatus.FAILED
+    return job
+
+
+def test_the_time_limit_ends_a_job(shared: Place) -> None:
+    job = fails(shared, lesson(**LONG, time_limit_seconds=1.0))
+    assert job.error is not None
+    assert job.error.code == "time_limit"
+    assert "time limit of 1 seconds" in job.error.message
+
+
+def test_a_job_without_progress_is_stuck(shared: Place) -> None:
+    job = fails(shared, lesson(**LONG), stop_ranks=True)
+    assert job.error is not None
+    assert job.error.code == "stuck"
+
+
+def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: Place) -> None:
+    spec = lesson(samples=160, devices=2)
+
+    async def story(home: Home) -> list[str]:
+        quiet = await finished(home, (await submit(home, spec)).id)
+        job = await submit(home, spec)
+        await reached(home, job.id, 8)
+        ranks = sorted(shared.ranks(), key=psutil.Process.name)
+        assert [rank.name() for rank in ranks] == ["onyx-rank-0", "onyx-rank-1"]
+        assert {parent.name() for rank in ranks if (parent := rank.parent())} == {"onyx-template"}
+        assert psutil.Process(shared.runners[-1].pid).name() == "onyx-runner"
+        ranks[1].send_signal(signal.SIGKILL)
+        done = await finished(home, job.id)
+        events = await home.store.list_events(job.id, limit=1000)
+        assert [event.data["update"] >= 5 for event in events if event.message.startswith("resumed from")] == [True]
+        return [fingerprint(shared.settings.home, each.id) for each in (quiet, done)]
+
+    quiet, disturbed = shared.run(story)
+    assert disturbed == quiet
+    assert "rank 1 was killed by SIGKILL" in shared.log(len(shared.runners) - 1)
+
+
+def test_bf16_on_a_cpu_trains_or_says_why_not(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(home: Home) -> Job:
+        done = await finished(home, (await submit(home, lesson(samples=16, precision="bf16"))).id)
+        events = await home.store.list_events(done.id, limit=1000)
+        warned = [event.message for event in events if event.level == "warn" and "bf16" in event.message]
+        assert len(warned) == (0 if bears_it else 1)
+        return done
+
+    monkeypatch.setenv("ONYX_HOME", str(shared.settings.home))
+    bears_it = trouble("bf16") is None
+    job: Job = shared.run(story)
+    attempt = json.loads((shared.settings.job_dir(job.id) / "attempts" / "2" / "attempt.json").read_text())
+    assert attempt["precision"] == ("bf16" if bears_it else "float32")
+
+
+def test_a_job_whose_devices_are_gone_is_planned_anew(shared: Place) -> None:
+    """The operator gives the CPU less memory: that is another device, and the stored plan is not for it."""
+
+    async def story(home: Home) -> Job:
+        job = await submit(home, lesson(samples=160))
+        await reached(home, job.id, 8)
+        shared.runners[-1].terminate()
+        assert await asyncio.to_thread(shared.runners[-1].wait, 60) == 0
+        shared.start_runner(cpu_memory="2GB")
+        await until(home, job.id, lambda job: job.status is JobStatus.VALIDATING)
+        done = await finished(home, job.id)
+        events = await home.store.list_events(job.id, limit=1000)
+        assert [event.data["code"] for event in events if event.level == "warn"] == ["stranded"]
+        assert [event.data["update"] >= 7 for event in events if event.message.startswith("resumed from")] == [True]
+        return done
+
+    job: Job = shared.run(story)
+    assert job.result is not None
+    assert job.result.updates == 40
