@@ -6,7 +6,7 @@ from typing import Any
 from onyx.jobs import jsontext
 from onyx.jobs.database import Database, Transaction
 from onyx.jobs.errors import BadValueError, NotAllowedError
-from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, stop_attempt
+from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, say, stop_attempt
 from onyx.jobs.rows import to_config_request, to_job
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, JobRow
@@ -53,6 +53,12 @@ class Attempts(Database):
             if update > (-1 if job.checkpoint_update is None else job.checkpoint_update):
                 job.checkpoint_update = update
                 job.lost_attempts = 0
+
+    async def warn(self, lease: Lease, message: str, **data: Any) -> None:
+        """Something that the job's owner should know, and that its ranks cannot see."""
+        async with self.writing() as tx:
+            job, _ = await lock_held(tx, lease)
+            say(tx, job, message, kind="message", level="warn", **data)
 
     async def prepared(self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any]) -> Job:
         """Model and data are ready and there is a plan: the job may wait for the devices that the plan names."""
