@@ -18,7 +18,7 @@ from onyx.memory.device import Device
 _CARD = ("host", "gpu", "uuid")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State(Collector):
     """One reading, as Prometheus takes it."""
 
