@@ -30,11 +30,11 @@ class Bulletin(Frozen):
 
 
 def post(run_dir: Path, bulletin: Bulletin) -> None:
-    write_json(_folder(run_dir) / f"{bulletin.runner_id}.json", bulletin)
+    write_json(_path(run_dir, bulletin.host, bulletin.runner_id), bulletin)
 
 
-def take_down(run_dir: Path, runner_id: str) -> None:
-    (_folder(run_dir) / f"{runner_id}.json").unlink(missing_ok=True)
+def take_down(run_dir: Path, host: str, runner_id: str) -> None:
+    _path(run_dir, host, runner_id).unlink(missing_ok=True)
 
 
 def read_all(run_dir: Path) -> list[Bulletin]:
@@ -47,6 +47,11 @@ def read_all(run_dir: Path) -> list[Bulletin]:
         elif bulletin is not None:
             path.unlink(missing_ok=True)
     return found
+
+
+def _path(run_dir: Path, host: str, runner_id: str) -> Path:
+    """By host, so that a probe on that host finds its own."""
+    return _folder(run_dir) / f"{host}.{runner_id}.json"
 
 
 def _folder(run_dir: Path) -> Path:

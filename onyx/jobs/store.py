@@ -23,7 +23,7 @@ class Store(Creation, Requests, Claims, Attempts, Events, Configs, Keys, Uploads
 
     Each parent has its file: what owners do (creation, requests, configs, keys, uploads), what runners do (runners,
     claims, attempts), the events between them, and what operators see and clear away (counting, keeping). Every method
-    is one transaction. `StoreUnavailableError` means that the database is away and that the same call may be made again.
+    is one transaction. `StoreUnavailableError` means that the database is away and that the same call may be repeated.
     """
 
     @classmethod

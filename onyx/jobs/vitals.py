@@ -38,7 +38,7 @@ class Vitals:
                     logger.warning("the vitals cannot be told: %s", error, extra={"action": "vitals_failed"})
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            take_down(self._bench.settings.run_dir, self._bench.runner_id)
+            take_down(self._bench.settings.run_dir, this_process().host, self._bench.runner_id)
 
     async def look(self) -> None:
         """Once: read the cards, post the bulletin, warn."""

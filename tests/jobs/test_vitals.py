@@ -105,7 +105,7 @@ async def test_a_runner_posts_what_it_sees(world: World, tmp_path: Path, heat: H
     (posted,) = bulletin.read_all(bench.settings.run_dir)
     assert (posted.runner_id, posted.events, posted.trained_tokens) == (bench.runner_id, 3, 400)
     assert posted.gpus[0].temperature == 50
-    bulletin.take_down(bench.settings.run_dir, bench.runner_id)
+    bulletin.take_down(bench.settings.run_dir, this_process().host, bench.runner_id)
     assert bulletin.read_all(bench.settings.run_dir) == []
 
 
