@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from onyx.jobs.errors import JobNotFoundError, StoreError
+from onyx.jobs.errors import JobNotFoundError, StoreUnavailableError
 from onyx.jobs.ids import is_id
 from onyx.jobs.keeping import InUse
 from onyx.jobs.store import Store
@@ -96,8 +96,10 @@ class Housekeeping:
                 with _alone(self._settings.run_dir / "housekeeping.lock") as alone:
                     if alone:
                         await self.round()
-            except (StoreError, OSError) as error:
+            except StoreUnavailableError as error:
                 logger.warning("no housekeeping now: %s", error, extra={"action": "housekeeping_failed"})
+            except Exception:  # the next round may go better, and jobs must not suffer
+                logger.exception("a round of housekeeping broke off", extra={"action": "housekeeping_failed"})
             await asyncio.sleep(self._settings.housekeeping_seconds)
 
     async def round(self) -> dict[str, int]:

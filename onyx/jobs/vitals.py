@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from onyx.jobs.bench import Bench
 from onyx.jobs.bulletin import Bulletin, post, take_down
-from onyx.jobs.errors import LostAttempt, StoreError
+from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.holder import this_process
 from onyx.jobs.values import Lease
 from onyx.memory.device import Device
@@ -34,8 +34,10 @@ class Vitals:
             while True:
                 try:
                     await self.look()
-                except (StoreError, OSError) as error:
+                except (StoreUnavailableError, OSError) as error:
                     logger.warning("the vitals cannot be told: %s", error, extra={"action": "vitals_failed"})
+                except Exception:  # a card that reads strangely must not end the watch
+                    logger.exception("a look at the vitals broke off", extra={"action": "vitals_failed"})
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             take_down(self._bench.settings.run_dir, this_process().host, self._bench.runner_id)
