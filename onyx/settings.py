@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -86,6 +86,33 @@ class Settings(BaseSettings):
 
     most_max_length: int = Field(default=131_072, ge=2)
     """Tokens per sample that a job may ask for."""
+
+    keep_working_days: float | None = Field(default=None, ge=0)
+    """Days until the working files of a finished job go: checkpoints, logs of its processes. Without it they stay."""
+
+    keep_job_days: float | None = Field(default=None, ge=0)
+    """Days until a finished job goes with its record, its data and its model. Without it jobs stay."""
+
+    owner_disk_bytes: int | None = Field(default=None, ge=0)
+    """Bytes that the jobs and files of one owner may take; then new ones are refused. Without it there is no limit."""
+
+    free_disk_bytes: int = Field(default=512 * MIB, ge=0)
+    """Below so many free bytes no job is made or started, and no checkpoint is written that can wait."""
+
+    planner_cache_bytes: int = Field(default=256 * MIB, ge=0)
+    """What the planner's measurements may take; the oldest go first."""
+
+    housekeeping_seconds: float = Field(default=600.0, gt=0)
+    """Between two rounds of the runner's housekeeping."""
+
+    hot_celsius: float = Field(default=85.0, gt=0)
+    """A GPU that is hotter is worth a warning to whoever uses it."""
+
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """Log lines as JSON or for people; auto: for people on a terminal, as JSON elsewhere."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged."""
 
     @property
     def store_url(self) -> str:

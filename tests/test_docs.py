@@ -40,3 +40,15 @@ def test_python_in_the_readme_runs(tmp_path: Path) -> None:
         command = [sys.executable, "-c", block]
         child = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert child.returncode == 0, child.stderr
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    written = subprocess.run(
+        [sys.executable, "-c", "import configuration; print(configuration.page(), end='')"],
+        cwd=ROOT / "docs",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert written.stdout == (ROOT / "docs" / "configuration.md").read_text(), "run python docs/configuration.py"

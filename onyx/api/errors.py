@@ -9,8 +9,10 @@ from starlette.requests import Request
 
 from onyx.jobs.errors import (
     BadValueError,
+    DiskQuotaError,
     IdempotencyConflictError,
     JobNotFoundError,
+    LowDiskError,
     NotAllowedError,
     QuotaExceededError,
     StoreUnavailableError,
@@ -73,6 +75,10 @@ def translate(error: Exception, request: Request) -> ApiError | None:
         return cannot(str(error), code="idempotency_conflict")
     if isinstance(error, QuotaExceededError):
         return ApiError(429, str(error), code="quota_exceeded", headers={"Retry-After": "60"})
+    if isinstance(error, DiskQuotaError):
+        return ApiError(413, str(error), code="disk_quota_exceeded")
+    if isinstance(error, LowDiskError):
+        return ApiError(503, str(error), code="disk_low", headers={"Retry-After": "60"})
     if isinstance(error, BadValueError):
         return bad(str(error))
     if isinstance(error, StoreUnavailableError | WrongHomeError):

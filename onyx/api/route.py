@@ -12,10 +12,12 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from onyx import logs
 from onyx.api import audit, metrics
 from onyx.api.body import BoundedRequest
 from onyx.api.errors import ApiError, translate
 from onyx.api.request_id import REQUEST_ID, request_id_of
+from onyx.api.template import route_template
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +34,16 @@ class OnyxRoute(APIRoute):
             began = time.perf_counter()
             request.state.request_id = request_id_of(request)
             bounded = BoundedRequest(request.scope, request.receive)
-            try:
-                response = await handle(bounded)
-            except Exception as error:
-                response = self.answer(translate(error, request) or _ours(error, request))
-            response.headers[REQUEST_ID] = request.state.request_id
-            metrics.count(request.method, self.path_format, response.status_code, time.perf_counter() - began)
-            audit.note(bounded, self.path_format, response.status_code)
+            with logs.about(request_id=request.state.request_id):
+                try:
+                    response = await handle(bounded)
+                except Exception as error:
+                    response = self.answer(translate(error, request) or _ours(error, request))
+                response.headers[REQUEST_ID] = request.state.request_id
+                route, seconds = route_template(request, self.path_format), time.perf_counter() - began
+                metrics.count(request.method, route, response.status_code, seconds)
+                audit.note(bounded, route, response.status_code)
+                _log(bounded, route, response.status_code, seconds)
             return response
 
         return handle_bounded
@@ -46,6 +51,26 @@ class OnyxRoute(APIRoute):
     def answer(self, error: ApiError) -> Response:
         """An error in this API's words."""
         return JSONResponse({"detail": error.message}, error.status_code, error.headers)
+
+
+def _log(request: Request, route: str, status: int, seconds: float) -> None:
+    """One line per request. The template and not the path: what callers put into a path stays out of the log."""
+    caller = getattr(request.state, "caller", None)
+    logger.info(
+        "%s %s %d",
+        request.method,
+        route,
+        status,
+        extra={
+            "action": "request",
+            "request_id": request.state.request_id,
+            "method": request.method,
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "owner": caller.name if caller else None,
+        },
+    )
 
 
 def _ours(error: Exception, request: Request) -> ApiError:

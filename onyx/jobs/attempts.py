@@ -54,6 +54,12 @@ class Attempts(Database):
                 job.checkpoint_update = update
                 job.lost_attempts = 0
 
+    async def warn(self, lease: Lease, message: str, **data: Any) -> None:
+        """Something that the job's owner should know, and that its ranks cannot see."""
+        async with self.writing() as tx:
+            job, _ = await lock_held(tx, lease)
+            say(tx, job, message, kind="message", level="warn", **data)
+
     async def prepared(
         self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any], *, warnings: Sequence[str] = ()
     ) -> Job:

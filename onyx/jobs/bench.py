@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from onyx.jobs.hold import Hold
 from onyx.jobs.offer import Offered
 from onyx.jobs.store import Store
+from onyx.jobs.tally import Tally
 from onyx.jobs.values import Device
 from onyx.jobs.work import Launcher
 from onyx.settings import Settings
@@ -21,6 +22,9 @@ class Bench:
     offered: tuple[Offered, ...]
     holds: set[Hold] = field(default_factory=set)
     """Leases in hand, to be asked about when somebody nudges."""
+
+    tally: Tally = field(default_factory=Tally)
+    """What its jobs have done since it started."""
 
     stopping: bool = False
     """The runner was told to stop: ranks save, jobs go back to the queue."""

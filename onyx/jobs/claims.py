@@ -43,6 +43,13 @@ class Claims(Runners):
             raise BadValueError("two devices have the same name")
         return await self._claim(runner_id, JobStatus.QUEUED, devices, max_per_owner)
 
+    async def lent(self, host: str) -> dict[str, Lease]:
+        """Who uses which device of a host."""
+        query = select(DeviceRow.name, DeviceRow.job_id, DeviceRow.attempt).where(DeviceRow.host == host)
+        async with self.reading() as session:
+            rows = await session.execute(query)
+            return {name: Lease(job_id=job_id, attempt=attempt) for name, job_id, attempt in rows}
+
     async def _claim(
         self, runner_id: str, phase: JobStatus, devices: Sequence[Device], limit: int | None
     ) -> ClaimedJob | None:

@@ -39,6 +39,7 @@ def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Setting
         rendezvous=folder / "rendezvous",
         lease_seconds=settings.lease_seconds,
         grace_seconds=settings.grace_seconds,
+        free_disk_bytes=settings.free_disk_bytes,
     )
 
 

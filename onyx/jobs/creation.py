@@ -14,6 +14,7 @@ from onyx.jobs.errors import (
     JobNotFoundError,
     NotAllowedError,
     QuotaExceededError,
+    StoreError,
 )
 from onyx.jobs.ids import JobKind, is_id, make_job_id
 from onyx.jobs.lifecycle import lock_job, say
@@ -38,8 +39,12 @@ class Creation(Database):
         *,
         idempotency_key: str | None = None,
         max_open: int | None = None,
+        refusal: StoreError | None = None,
     ) -> Job:
-        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then."""
+        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then.
+
+        `refusal` is raised where a new job would be made: what speaks against one does not speak against the former.
+        """
         check_name("owner", owner)
         if idempotency_key is not None:
             check_name("idempotency key", idempotency_key)
@@ -48,6 +53,8 @@ class Creation(Database):
             await _lock_owner(tx, owner)
             if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
                 return to_job(former)
+            if refusal is not None:
+                raise refusal
             await _check_quota(tx, owner, max_open)
             job = await _insert(tx, spec, owner, kind)
             if idempotency_key is not None:

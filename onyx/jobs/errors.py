@@ -36,6 +36,14 @@ class QuotaExceededError(StoreError):
     """The owner has as many unfinished jobs as the operator permits."""
 
 
+class DiskQuotaError(StoreError):
+    """The owner's jobs and files take as much of the disk as the operator permits. Waiting does not help."""
+
+
+class LowDiskError(StoreError):
+    """The disk of ONYX_HOME is nearly full, whoever's files those are."""
+
+
 class UnknownRunnerError(StoreError):
     """A runner speaks that never registered, or that was found dead and replaced."""
 

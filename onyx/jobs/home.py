@@ -6,12 +6,13 @@ import logging
 import math
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onyx.jobs.detached import spawn_detached
 from onyx.jobs.errors import JobNotFoundError
 from onyx.jobs.holder import this_process
 from onyx.jobs.ids import JobKind
+from onyx.jobs.room import Room
 from onyx.jobs.runner import check_marker, lock_path
 from onyx.jobs.store import Store
 from onyx.jobs.values import ConfigChange, Job
@@ -34,6 +35,11 @@ class Home:
 
     settings: Settings
     store: Store
+    room: Room = field(init=False)
+    """Whether the disk has room for more of an owner's."""
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.settings, self.store)
 
     @classmethod
     async def open(cls, settings: Settings | None = None) -> "Home":
@@ -50,8 +56,14 @@ class Home:
 
     async def submit(self, spec: JobSpec, owner: str, kind: JobKind, *, idempotency_key: str | None = None) -> Job:
         """Make a job and see to it that somebody works on it."""
-        most = self.settings.open_jobs_per_owner
-        job = await self.store.create(spec, owner, kind, idempotency_key=idempotency_key, max_open=most)
+        job = await self.store.create(
+            spec,
+            owner,
+            kind,
+            idempotency_key=idempotency_key,
+            max_open=self.settings.open_jobs_per_owner,
+            refusal=await self.room.refusal(owner),
+        )
         await self.ensure_runner()
         nudge(self.settings.run_dir)
         return job

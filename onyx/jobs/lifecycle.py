@@ -76,7 +76,13 @@ def move(tx: Transaction, job: JobRow, to: JobStatus, why: str, **data: Any) -> 
 
 
 def say(
-    tx: Transaction, job: JobRow, message: str, *, level: Literal["info", "warn", "error"] = "info", **data: Any
+    tx: Transaction,
+    job: JobRow,
+    message: str,
+    *,
+    kind: Literal["status", "message"] = "status",
+    level: Literal["info", "warn", "error"] = "info",
+    **data: Any,
 ) -> None:
     """An event of the store's own. The job's lock makes its number the next one."""
     job.last_event += 1
@@ -86,7 +92,7 @@ def say(
             seq=job.last_event,
             attempt=job.attempt or None,
             time=tx.now,
-            kind="status",
+            kind=kind,
             level=level,
             message=jsontext.clean(message),
             data=jsontext.dump(data),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
+from onyx import logs
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
 from onyx.jobs.errands import Errands
@@ -22,12 +23,16 @@ from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError, WrongHom
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.hold import insist
 from onyx.jobs.holder import Holder, this_process
+from onyx.jobs.housekeeping import Housekeeping
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
+from onyx.jobs.room import is_low
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
 from onyx.jobs.training import train
+from onyx.jobs.values import Lease
+from onyx.jobs.vitals import Vitals
 from onyx.jobs.wake import Alarm
 from onyx.settings import Settings
 
@@ -51,15 +56,22 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = 0
         self._strays_at = 0.0
+        self._low = False
 
     async def run(self) -> None:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
-        alive = asyncio.create_task(self._stay_alive())
+        bench = self._bench
+        others = [
+            asyncio.create_task(self._stay_alive()),
+            asyncio.create_task(Housekeeping(bench.settings, bench.store).run()),
+            asyncio.create_task(Vitals(bench).run()),
+        ]
         try:
             while not self._bench.stopping:
                 await self._work_or_wait()
         finally:
-            alive.cancel()
+            for task in others:
+                task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
             with contextlib.suppress(StoreUnavailableError):
@@ -90,6 +102,8 @@ class Runner:
     async def _claim(self) -> bool:
         """Take one job to prepare and one to train, if there are any."""
         bench = self._bench
+        if not self._has_room():
+            return False
         limit = bench.settings.running_jobs_per_owner
         took = False
         waiting = await bench.store.waiting()
@@ -97,14 +111,22 @@ class Runner:
             claimed = await bench.store.claim_validating(bench.runner_id)
             if claimed is not None:
                 self._preparing += 1
-                self._start(self._prepare_one(prepare(claimed, bench)), claimed.job.id)
+                self._start(self._prepare_one(prepare(claimed, bench)), claimed.lease)
                 took = True
         if JobStatus.QUEUED in waiting:
             claimed = await bench.store.claim_queued(bench.runner_id, bench.lent, max_per_owner=limit)
             if claimed is not None:
-                self._start(train(claimed, bench), claimed.job.id)
+                self._start(train(claimed, bench), claimed.lease)
                 took = True
         return took
+
+    def _has_room(self) -> bool:
+        """Jobs wait while the disk is nearly full: one that starts then would fail at its first save."""
+        low = is_low(self._bench.settings)
+        if low and not self._low:
+            logger.warning("the disk of ONYX_HOME is nearly full: jobs wait", extra={"action": "disk_low"})
+        self._low = low
+        return not low
 
     async def _prepare_one(self, work: Awaitable[None]) -> None:
         try:
@@ -112,10 +134,11 @@ class Runner:
         finally:
             self._preparing -= 1
 
-    def _start(self, work: Awaitable[None], job_id: str) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Awaitable[None], lease: Lease) -> None:
+        with logs.about(job_id=lease.job_id, attempt=lease.attempt):  # the task keeps the ids that it starts with
+            task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._finished(done, job_id))
+        task.add_done_callback(lambda done: self._finished(done, lease.job_id))
 
     def _finished(self, task: "asyncio.Future[None]", job_id: str) -> None:
         self._tasks.discard(task)
@@ -217,8 +240,8 @@ def main() -> None:
     parser.add_argument("--companion", metavar="PID:START", help="leave when this process is gone and all is done")
     arguments = parser.parse_args()
     put_on_name("onyx-runner")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings()
+    logs.configure(settings)
     companion = _companion(arguments.companion)
     with only_one(settings.run_dir) if arguments.only_one else contextlib.nullcontext(True) as alone:
         if alone:

@@ -6,10 +6,12 @@ from onyx.jobs.attempts import Attempts
 from onyx.jobs.claims import Claims
 from onyx.jobs.clock import DatabaseClock
 from onyx.jobs.configs import Configs
+from onyx.jobs.counting import Counting
 from onyx.jobs.creation import Creation
 from onyx.jobs.database import LEASE_SECONDS
 from onyx.jobs.engine import make_engine
 from onyx.jobs.events import Events
+from onyx.jobs.keeping import Keeping
 from onyx.jobs.keys import Keys
 from onyx.jobs.migrate import migrate
 from onyx.jobs.requests import Requests
@@ -17,12 +19,13 @@ from onyx.jobs.stranded import Stranded
 from onyx.jobs.uploads import Uploads
 
 
-class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads):
+class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads, Keeping, Counting):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs, keys, uploads), what runners do (runners,
-    claims, stranded, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError`
-    means that the database is away and that the same call may be made again.
+    claims, stranded, attempts), the events between them, and what operators see and clear away (counting, keeping).
+    Every method is one transaction. `StoreUnavailableError` means that the database is away and that the same call may
+    be made again.
     """
 
     @classmethod

@@ -29,6 +29,8 @@ class Teller:
         self._lease = claimed.lease
         self._store = bench.store
         self._hold = hold
+        self._tally = bench.tally
+        self._tokens = claimed.job.progress.trained_tokens if claimed.job.progress else 0
         self._tail = Tail(attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS)
         self._waiting: list[Event] = []
         self._total = total_samples(claimed)
@@ -67,6 +69,7 @@ class Teller:
 
     async def _write(self, events: list[Event]) -> None:
         await self._store.mirror_events(self._lease, events)
+        self._tokens = self._tally.heard(events, self._tokens)
         metrics = [event for event in events if event.kind == "metrics"]
         if metrics:
             progress = self._progress(metrics)

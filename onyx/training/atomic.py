@@ -35,6 +35,8 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
     both work, and the first rename wins.
     """
     if target.is_dir():
+        with contextlib.suppress(OSError):
+            os.utime(target)  # still in use: whoever clears away goes by that
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _lock(target.with_name(f".{target.name}.lock")):

@@ -74,6 +74,8 @@ class Attempt(Frozen):
     """Silence on the lifeline for this long means exit."""
 
     grace_seconds: float = 30.0
+    free_disk_bytes: int = 0
+    """A checkpoint that can wait does so while it would leave less than this on the disk."""
 
 
 class Event(Frozen):

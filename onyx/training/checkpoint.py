@@ -36,6 +36,10 @@ class Clock:
             return update - self._update >= self._every
         return time.monotonic() - self._saved_at >= max(SECONDS, PATIENCE * self._took)
 
+    def put_off(self, update: int) -> None:
+        """Nothing was saved: as long again until the next try."""
+        self._update, self._saved_at = update, time.monotonic()
+
     def saved(self, update: int, seconds: float) -> None:
         self._update, self._took, self._saved_at = update, seconds, time.monotonic()
         self.total += seconds
@@ -72,6 +76,12 @@ def complete(parent: Path) -> list[Path]:
 def latest(parent: Path) -> Path | None:
     found = complete(parent)
     return found[-1] if found else None
+
+
+def size(parent: Path) -> int:
+    """Bytes that the last checkpoint takes, and the next one will; 0 before the first."""
+    last = latest(parent)
+    return sum(path.stat().st_size for path in last.iterdir()) if last is not None else 0
 
 
 def _is_same(target: Path, progress: Progress) -> bool:

@@ -42,7 +42,7 @@ def train(run: Run) -> Ending:
             group["lr"] = window.rate
         update = close(share.window, run.optimizer, max_norm=progress.steering.clipping, scaling=worker.scaling)
         account(run, window, agreed, update, seconds=time.monotonic() - began)
-        if run.record.clock.due(progress.update):
+        if run.record.due(progress.update):
             save(run)
     save(run)
     return Ending.DONE

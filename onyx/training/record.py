@@ -1,5 +1,6 @@
 """What rank 0 writes about a run: events, metrics and checkpoints. Every other rank has a silent one."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -34,6 +35,22 @@ class Record:
         """An update was made. Details are for whoever watches; metrics.csv has the row."""
         self._metrics.add(row)
         self.events.metrics(f"update {row.update}: loss {row.loss:.4f}", {**asdict(row), **details}, last=last)
+
+    def due(self, update: int) -> bool:
+        """Whether it is time for a checkpoint, and the disk has room for it. One that must be is tried in any case."""
+        if not self.first or not self.clock.due(update):
+            return False
+        free = shutil.disk_usage(self._attempt.job_dir).free
+        if free >= self._attempt.free_disk_bytes + checkpoint.size(self.checkpoints):
+            return True
+        self.clock.put_off(update)
+        self.events.say(
+            "message",
+            f"the disk of ONYX_HOME has {free} bytes left: no checkpoint at update {update}, the last one stays",
+            {"update": update, "free_bytes": free},
+            level="warn",
+        )
+        return False
 
     def save(self, progress: Progress, model: nn.Module, optimizer: Optimizer) -> None:
         """Write a checkpoint."""

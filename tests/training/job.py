@@ -116,6 +116,9 @@ class Job:
     parts: list[float] | None = None
     memory: list[int | None] | None = None
     limits: dict[str, int] = field(default_factory=dict)
+    free_disk: int = 0
+    """What the operator wants to keep free."""
+
     number: int = 0
     """The last attempt's."""
 
@@ -184,6 +187,7 @@ class Job:
             job_dir=self.dir,
             attempt_dir=self.attempt_dir,
             rendezvous=self.attempt_dir / "rendezvous",
+            free_disk_bytes=self.free_disk,
         )
 
     def log(self) -> str:

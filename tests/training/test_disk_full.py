@@ -50,6 +50,19 @@ def test_where_files_may_not_grow(job: Job) -> None:
     assert complete(job.dir / "checkpoints") == []
 
 
+def test_on_a_nearly_full_disk_checkpoints_wait_and_training_goes_on(job: Job) -> None:
+    quiet = job.twin("quiet").finish()
+    job.free_disk = 2**62
+    job.finish()
+    saved = [event.data["update"] for event in job.events if event.kind == "checkpoint"]
+    left_out = [event for event in job.events if event.level == "warn"]
+    last = max(event.data["update"] for event in quiet.events if event.kind == "checkpoint")
+    assert saved == [last]  # the one that must be is tried in any case
+    assert [event.data["update"] for event in left_out] == list(range(5, last + 1, 5))
+    assert "no checkpoint at update 5, the last one stays" in left_out[0].message
+    assert same(job.weights(), quiet.weights())
+
+
 @pytest.mark.parametrize(
     ("error", "full"),
     [

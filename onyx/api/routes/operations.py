@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from onyx.api import gauges
 from onyx.api.desk import Desk, Opening
 from onyx.api.metrics import REGISTRY
 from onyx.api.route import OnyxRoute
@@ -29,9 +30,10 @@ def make_operations(opening: Opening) -> APIRouter:
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """For Prometheus."""
+        """For Prometheus: this process's requests, and the jobs, runners, cards and disk that it sees."""
         await opening(request)
-        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+        state = await gauges.expose(request.state.desk)
+        return Response(generate_latest(REGISTRY) + state, media_type=CONTENT_TYPE_LATEST)
 
     return router
 

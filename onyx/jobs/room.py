@@ -1,0 +1,68 @@
+"""Whether the disk has room: for anybody at all, and for more of one owner's."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from onyx.jobs.errors import DiskQuotaError, LowDiskError, StoreError
+from onyx.jobs.status import JobStatus
+from onyx.jobs.store import Store
+from onyx.jobs.tidying import disk_usage
+from onyx.settings import Settings
+
+
+class Room:
+    """Asked before a job is made or a file is taken."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    async def refusal(self, owner: str, more: int = 0) -> StoreError | None:
+        """Why this owner cannot have another job, or a file of `more` bytes; None if nothing speaks against it."""
+        if is_low(self._settings, more):
+            return LowDiskError("the disk of this service is nearly full: try again when its operator has made room")
+        limit = self._settings.owner_disk_bytes
+        if limit is None:
+            return None
+        used = await self.used(owner)
+        if used + more <= limit if more else used < limit:
+            return None
+        return DiskQuotaError(
+            f"your trainings and files take {used:,} of the {limit:,} bytes that one owner may have here"
+            f"{f', and this one has {more:,}' if more else ''}: delete trainings or files that you no longer need"
+        )
+
+    async def used(self, owner: str) -> int:
+        """Bytes of an owner's jobs and files."""
+        jobs = await self._store.jobs_of(owner)
+        return await self._store.stored_bytes(owner) + await asyncio.to_thread(self._of_jobs, jobs)
+
+    def _of_jobs(self, jobs: dict[str, JobStatus]) -> int:
+        return sum(self._of_job(job_id, finished=status.terminal) for job_id, status in jobs.items())
+
+    def _of_job(self, job_id: str, *, finished: bool) -> int:
+        """A finished job is measured once: what is cleared away later shows in the time of its directory."""
+        folder = self._settings.job_dir(job_id)
+        try:
+            changed = folder.stat().st_mtime_ns
+        except OSError:
+            return 0
+        known = self._sizes.get(job_id)
+        if finished and known is not None and known[0] == changed:
+            return known[1]
+        size = disk_usage(folder)
+        if finished:
+            self._sizes[job_id] = (changed, size)
+        return size
+
+
+def is_low(settings: Settings, more: int = 0) -> bool:
+    """Whether the disk would have less left than the operator wants to keep free."""
+    return free_bytes(settings.home) - more < settings.free_disk_bytes
+
+
+def free_bytes(folder: Path) -> int:
+    """What the disk has left for this process."""
+    return shutil.disk_usage(folder).free
