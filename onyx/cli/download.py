@@ -25,13 +25,19 @@ def download(
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch the model of a job that has succeeded. The directory appears when it is complete."""
+    """Fetch the model of a job that has succeeded."""
     folder = to or Path(job_id)
+    fetch(Service(url, key), job_id, folder)
+    _tell(folder, as_json)
+
+
+def fetch(service: Service, job_id: str, folder: Path) -> None:
+    """The model of a job as `folder`, which appears when it is complete."""
     if folder.exists():
         raise Failure(f"{folder} is there already: name another directory with --to", USAGE)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        with Service(url, key).stream(f"/training/{job_id}/model") as response:
+        with service.stream(f"/training/{job_id}/model") as response:
             part.mkdir(parents=True)
             _unpack(response.iter_bytes(CHUNK), part)
         part.rename(folder)
@@ -41,7 +47,6 @@ def download(
         raise Failure(f"{folder} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _tell(folder, as_json)
 
 
 def _tell(folder: Path, as_json: bool) -> None:
