@@ -27,7 +27,8 @@ class Service:
 
         if not url.startswith(("http://", "https://")):
             raise Failure(f"{url!r} is no address of a service: write it like http://127.0.0.1:8000", USAGE)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # A command asks a few things and ends: no connection is kept, so none has to be closed.
+        headers = {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
         timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
         self._url = url.rstrip("/")
         self._http = httpx.Client(headers=headers, timeout=timeout)

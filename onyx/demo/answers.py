@@ -1,6 +1,6 @@
 """What a model answers: a process of its own, since the service and the demo import no torch.
 
-`python -m onyx.demo.answers HOME MODEL TOKENS QUESTION…` writes a JSON list. MODEL is a name, or a directory that a job made.
+`python -m onyx.demo.answers HOME MODEL TOKENS QUESTION…` writes a JSON list. MODEL is a name, or a job's directory.
 """
 
 import json
