@@ -19,6 +19,8 @@ from onyx.jobs.lock import locked_by
 from tests.acceptance.place import fingerprint, wait_for
 from tests.acceptance.serving import API, COMMAND, environment, serving
 
+EVERYWHERE = "0.0.0.0"  # noqa: S104 (that is what these tests are about)
+
 
 def is_running(job: dict[str, object]) -> bool:
     assert job["status"] not in ("succeeded", "failed", "cancelled"), job
@@ -127,13 +129,13 @@ def test_a_killed_api_costs_nothing_and_the_next_adopts_the_runner(tmp_path: Pat
 
 
 def test_it_is_never_open_to_others_by_accident(tmp_path: Path) -> None:
-    refused = run(tmp_path, "serve", "--host", "0.0.0.0", "--port", "0")
+    refused = run(tmp_path, "serve", "--host", EVERYWHERE, "--port", "0")
     assert refused.returncode == 2
     assert "no API keys" in refused.stderr
     made = run(tmp_path, "keys", "create", "laptop", "--json")
     secret = json.loads(made.stdout)["secret"]
-    with serving(tmp_path, "--host", "0.0.0.0", ONYX_EMBEDDED_RUNNER="false") as service:
-        url = service.url.replace("0.0.0.0", "127.0.0.1")
+    with serving(tmp_path, "--host", EVERYWHERE, ONYX_EMBEDDED_RUNNER="false") as service:
+        url = service.url.replace(EVERYWHERE, "127.0.0.1")
         assert httpx.get(f"{url}{API}/training").status_code == 401
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx.get(f"{url}{API}/training", headers=headers).status_code == 200
@@ -142,8 +144,8 @@ def test_it_is_never_open_to_others_by_accident(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [("--allow-anonymous",), ()])
 def test_unless_it_is_told_so(tmp_path: Path, how: tuple[str, ...]) -> None:
     more = {} if how else {"ONYX_ALLOW_ANONYMOUS": "true"}
-    with serving(tmp_path, "--host", "0.0.0.0", *how, ONYX_EMBEDDED_RUNNER="false", **more) as service:
-        assert httpx.get(service.url.replace("0.0.0.0", "127.0.0.1") + f"{API}/training").status_code == 200
+    with serving(tmp_path, "--host", EVERYWHERE, *how, ONYX_EMBEDDED_RUNNER="false", **more) as service:
+        assert httpx.get(service.url.replace(EVERYWHERE, "127.0.0.1") + f"{API}/training").status_code == 200
 
 
 def test_a_port_in_use_is_said_in_words(tmp_path: Path) -> None:

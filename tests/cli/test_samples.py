@@ -56,7 +56,7 @@ class Files(BaseHTTPRequestHandler):
 
     bodies: tuple[bytes, ...] = ()
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         assert self.path == "/v1/files"
         body = self.rfile.read(int(self.headers["Content-Length"]))
         Files.bodies += (body,)
