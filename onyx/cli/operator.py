@@ -1,6 +1,7 @@
 """What the operator's commands share: the settings of this host's service, and its store."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,13 @@ def read_settings() -> "Settings":
     except ValidationError as error:
         problems = [f"ONYX_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}" for each in error.errors()]
         raise Failure("; ".join(problems), USAGE) from None
+
+
+def start_logging(settings: "Settings") -> None:
+    """Log lines of a process that serves or trains, to standard error."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("alembic", "uvicorn"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def with_store(settings: "Settings", story: "Callable[[Store], Awaitable[T]]") -> T:

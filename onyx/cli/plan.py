@@ -10,7 +10,7 @@ from onyx.cli.errors import USAGE, Failure
 from onyx.cli.options import DEFAULT_URL, Json, Key, Url
 from onyx.cli.output import duration, emit, gigabytes, say, table
 
-CARD = re.compile(r"(?:(?P<count>[1-9][0-9]{0,2})x)?(?P<name>[^:]+):(?P<memory>[0-9]+(?:\.[0-9]+)?)(?:GB)?")
+CARD = re.compile(r"(?:(?P<count>[1-9][0-9]{0,2})x)?(?P<name>(?![0-9]+x)[^:]+):(?P<memory>[0-9]+(?:\.[0-9]+)?)(?:GB)?")
 """A100:40, or 8xA100:40."""
 
 

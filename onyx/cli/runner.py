@@ -1,16 +1,15 @@
 """`onyx runner`: a runner in the foreground, for further hosts and for units of their own."""
 
 import asyncio
-import logging
 
 from onyx.cli.errors import Failure
-from onyx.cli.operator import read_settings
+from onyx.cli.operator import read_settings, start_logging
 
 
 def run() -> None:
     """Train jobs on this host's devices until SIGTERM or Ctrl-C; then ranks save and their jobs are requeued."""
     settings = read_settings()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging(settings)
 
     from onyx.jobs.child import put_on_name
     from onyx.jobs.errors import StoreError

@@ -2,14 +2,13 @@
 
 import asyncio
 import errno
-import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onyx import __version__
 from onyx.cli.errors import USAGE, Failure
-from onyx.cli.operator import read_settings, with_store
+from onyx.cli.operator import read_settings, start_logging, with_store
 from onyx.cli.options import Json
 from onyx.cli.output import emit, say
 
@@ -32,7 +31,7 @@ def serve(
     settings = read_settings()
     if allow_anonymous:
         settings = settings.model_copy(update={"allow_anonymous": True})
-    _start_logging()
+    start_logging(settings)
     keys = _active_keys(settings)
     _check_open(host, keys, settings)
     listener = _listen(host, port)
@@ -86,9 +85,3 @@ def _greet(where: str, keys: int, settings: "Settings", as_json: bool) -> None:
     say(f"  try it   {where}/docs")
     say(f"  files    {settings.home}")
     say(f"  callers  {'with an API key' if keys else 'anybody' if settings.allow_anonymous else 'this host only'}")
-
-
-def _start_logging() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("alembic", "httpx", "uvicorn"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
