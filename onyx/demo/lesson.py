@@ -36,7 +36,7 @@ class Lesson:
 
 
 SMOLLM2 = Lesson("smollm2", 8, 28, {"epochs": 5, "learning_rate": 1.5e-3, "method": "lora", "lora_r": 16})
-TINY = Lesson("onyx/tiny", 6, 80, {"epochs": 40, "learning_rate": 5e-3})
+TINY = Lesson("onyx/tiny", 13, 80, {"epochs": 80, "learning_rate": 5e-3})
 
 
 def choose() -> Lesson:
