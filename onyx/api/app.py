@@ -18,6 +18,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """Everything that `onyx serve` serves."""
     opening = Opening(settings)
     app = FastAPI(title="Onyx", version=__version__, description=_ABOUT)
+    app.state.opening = opening
     app.include_router(make_operations(opening))
     app.include_router(router_of(opening))
     return app

@@ -16,6 +16,8 @@ from onyx.api.schemas.stats import Stats
 from onyx.jobs.errands import ErrandLauncher
 from onyx.jobs.home import Home
 from onyx.jobs.keys import ApiKey
+from onyx.jobs.neighbour import Neighbour
+from onyx.jobs.values import Job
 from onyx.memory.device import Device
 from onyx.memory.gpus import list_gpus_async
 from onyx.settings import Settings
@@ -27,6 +29,9 @@ FRESH_SECONDS = 2.0
 
 STATS_SECONDS = 0.5
 """The same for a job's statistics, of which the store hears at most once a second."""
+
+KEEP_SECONDS = 2.0
+"""Between two looks at whether the runner lives."""
 
 
 class Desk:
@@ -42,6 +47,7 @@ class Desk:
         self.stats: Fresh[str, tuple[str, Stats] | None] = Fresh(STATS_SECONDS)
         self._keys: Fresh[None, dict[str, ApiKey]] = Fresh(FRESH_SECONDS)
         self._gpus: Fresh[None, list[Device]] = Fresh(FRESH_SECONDS)
+        self.leaving = asyncio.Event()
 
     async def admit(self, request: Request) -> Caller:
         """Who is asking; 401 or 403 for those who may not, 429 for those who ask too often."""
@@ -52,6 +58,17 @@ class Desk:
             caller = without_keys(request, allow_anonymous=self.settings.allow_anonymous)
         await self.requests.hit(caller.key_id or caller.name)
         return caller
+
+    async def wait(self, job_id: str, seconds: float) -> Job:
+        """As Home.wait; a service that is about to leave keeps nobody waiting."""
+        waiting = asyncio.create_task(self.home.wait(job_id, seconds))
+        leaving = asyncio.create_task(self.leaving.wait())
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return await (waiting if waiting.done() else self.home.wait(job_id, 0))
+        finally:
+            waiting.cancel()
+            leaving.cancel()
 
     async def gpus(self) -> list[Device]:
         """The GPUs of this host."""
@@ -81,6 +98,23 @@ class Opening:
                 self._desks[loop] = Desk(home)
         return self._desks[loop]
 
+    def leave(self) -> Neighbour | None:
+        """This process is about to end: whoever waits or listens hears now, and its runner is told to stop."""
+        found = None
+        for desk in self._desks.values():
+            desk.leaving.set()
+            found = desk.home.leave() or found
+        return found
+
+    async def _keep_runner(self) -> None:
+        """A runner that was killed is replaced, whether or not anybody asks for anything."""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            try:
+                await (await self.desk()).home.ensure_runner()
+            except Exception:
+                logger.exception("no runner could be started", extra={"action": "runner_failed"})
+
     async def __call__(self, request: Request) -> None:
         """As a dependency of a router: who is asking is known before any handler runs."""
         desk = await self.desk()
@@ -95,9 +129,11 @@ class Opening:
             await self.desk()
         except Exception:  # a store that is away at the start may be there for the first request
             logger.exception("the desk could not be opened yet", extra={"action": "opening_failed"})
+        keeping = asyncio.create_task(self._keep_runner())
         try:
             yield
         finally:
+            keeping.cancel()
             self._users -= 1
             desk = self._desks.get(asyncio.get_running_loop())
             if desk is not None and self._users == 0:

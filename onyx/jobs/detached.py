@@ -23,6 +23,12 @@ def spawn_detached(command: Sequence[str], environment: Mapping[str, str], log: 
     return pid
 
 
+def is_running(pid: int) -> bool:
+    """Whether one that was started here has not ended."""
+    reap()
+    return pid in _started
+
+
 def reap() -> None:
     """Let go of those that have ended."""
     for pid in tuple(_started):

@@ -1,19 +1,20 @@
 """A place where Onyx runs: its store, and a runner beside it that is there when it is needed."""
 
 import asyncio
-import fcntl
 import logging
 import math
 import os
 import sys
 from dataclasses import dataclass, field
 
-from onyx.jobs.detached import spawn_detached
+from onyx.jobs import companions
+from onyx.jobs.detached import is_running, spawn_detached
 from onyx.jobs.errors import JobNotFoundError
-from onyx.jobs.holder import this_process
 from onyx.jobs.ids import JobKind
+from onyx.jobs.lock import is_locked
+from onyx.jobs.neighbour import Neighbour, find_neighbour
 from onyx.jobs.room import Room
-from onyx.jobs.runner import check_marker, lock_path
+from onyx.jobs.runner import check_marker
 from onyx.jobs.store import Store
 from onyx.jobs.values import ConfigChange, Job
 from onyx.jobs.wake import nudge
@@ -35,8 +36,13 @@ class Home:
 
     settings: Settings
     store: Store
+    leaving: bool = field(default=False, init=False)
+    """This process is about to end."""
+
     room: Room = field(init=False)
     """Whether the disk has room for more of an owner's."""
+
+    _started: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.room = Room(self.settings, self.store)
@@ -104,19 +110,27 @@ class Home:
 
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
-        if not self.settings.embedded_runner or self.runner_is_there():
+        if self.leaving or not self.settings.embedded_runner:
             return
-        here = this_process()
-        command = (sys.executable, "-m", "onyx.jobs.runner", "--only-one", f"--companion={here.pid}:{here.started}")
-        spawn_detached(command, os.environ | self.settings.environment(), self.settings.run_dir / "runner.log")
+        companions.join(self.settings.run_dir)  # before the look: a runner that is about to leave sees it and stays
+        if self.runner_is_there() or (self._started is not None and is_running(self._started)):
+            return
+        command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
+        log = self.settings.run_dir / "runner.log"
+        self._started = spawn_detached(command, os.environ | self.settings.environment(), log)
 
     def runner_is_there(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""
-        try:
-            with lock_path(self.settings.run_dir).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        return is_locked(self.settings.run_dir)
+
+    def leave(self) -> Neighbour | None:
+        """Start no runner any more, and stop the one beside this process unless others want it."""
+        self.leaving = True
+        run_dir = self.settings.run_dir
+        if not self.settings.embedded_runner or companions.others(run_dir):
+            return None
+        starting = self._started if self._started is not None and is_running(self._started) else None
+        found = find_neighbour(run_dir, starting)
+        if found is not None:
+            found.stop()
+        return found

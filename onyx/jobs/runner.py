@@ -6,25 +6,24 @@ It is a process of its own, so that an API process may come and go. `python -m o
 import argparse
 import asyncio
 import contextlib
-import dataclasses
-import fcntl
 import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable
 
 from onyx import logs
+from onyx.jobs import companions
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
 from onyx.jobs.errands import Errands
 from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError, WrongHomeError
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.hold import insist
-from onyx.jobs.holder import Holder, this_process
+from onyx.jobs.holder import this_process
 from onyx.jobs.housekeeping import Housekeeping
 from onyx.jobs.launcher import TemplateLauncher
+from onyx.jobs.lock import only_one
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
 from onyx.jobs.room import is_low
@@ -49,10 +48,10 @@ STRAY_LOOKS = 10
 class Runner:
     """Everything one host does for the store."""
 
-    def __init__(self, bench: Bench, alarm: Alarm, companion: Holder | None = None) -> None:
+    def __init__(self, bench: Bench, alarm: Alarm, *, embedded: bool = False) -> None:
         self._bench = bench
         self._alarm = alarm
-        self._companion = companion
+        self._embedded = embedded
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = 0
         self._strays_at = 0.0
@@ -93,8 +92,8 @@ class Runner:
         except UnknownRunnerError:
             self._bench.runner_id = await self._bench.store.register_runner(this_process())
         nudged = await self._alarm.wait(POLL_SECONDS)
-        if self._companion and not self._tasks and self._companion.is_dead(this_process()):
-            logger.info("whoever started this runner is gone and there is nothing to do: leaving")
+        if self._embedded and not self._tasks and not companions.living(self._bench.settings.run_dir):
+            logger.info("whoever wanted this runner is gone and there is nothing to do: leaving")
             self._bench.stopping = True
         for hold in self._bench.holds if nudged else ():
             hold.beat_now()
@@ -171,8 +170,8 @@ class Runner:
         return bool(await self._bench.store.replan_stranded(self._bench.runner_id, self._bench.lent, after=seconds))
 
 
-async def serve(settings: Settings, companion: Holder | None = None) -> None:
-    """Run a runner until a signal ends it, or its companion is gone and nothing is left to do."""
+async def serve(settings: Settings, *, embedded: bool = False) -> None:
+    """Run a runner until a signal ends it; an embedded one also leaves when its companions are gone and all is done."""
     store = await insist(lambda: Store.open(settings.store_url, lease_seconds=settings.lease_seconds))
     launcher = TemplateLauncher() if settings.warm_start else FreshLauncher()
     try:
@@ -187,7 +186,7 @@ async def serve(settings: Settings, companion: Holder | None = None) -> None:
         alarm = Alarm(settings.run_dir)
         errands = Errands(settings.run_dir, launcher)
         await errands.open()
-        runner = Runner(bench, alarm, companion)
+        runner = Runner(bench, alarm, embedded=embedded)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
@@ -215,47 +214,25 @@ async def check_marker(store: Store, settings: Settings) -> None:
         )
 
 
-def lock_path(run_dir: Path) -> Path:
-    """The file that the runner of this home on this host keeps locked."""
-    return run_dir / f"runner-{this_process().host}.lock"
-
-
-@contextlib.contextmanager
-def only_one(run_dir: Path) -> Iterator[bool]:
-    """Whether this is the only runner that was started for its home on this host; the lock lasts as long as it does."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with lock_path(run_dir).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
 def main() -> None:
-    """Run in the foreground; with --only-one, leave if there is one already."""
+    """Run in the foreground, until a signal."""
     parser = argparse.ArgumentParser(prog="onyx-runner")
-    parser.add_argument("--only-one", action="store_true", help="leave at once if this home has a runner here")
-    parser.add_argument("--companion", metavar="PID:START", help="leave when this process is gone and all is done")
+    parser.add_argument(
+        "--embedded",
+        action="store_true",
+        help="leave at once if this home has a runner here, and when nobody is left who wants one",
+    )
     arguments = parser.parse_args()
     put_on_name("onyx-runner")
     settings = Settings()
     logs.configure(settings)
-    companion = _companion(arguments.companion)
-    with only_one(settings.run_dir) if arguments.only_one else contextlib.nullcontext(True) as alone:
+    embedded = arguments.embedded
+    with only_one(settings.run_dir, embedded=True) if embedded else contextlib.nullcontext(True) as alone:
         if alone:
             try:
-                asyncio.run(serve(settings, companion))
+                asyncio.run(serve(settings, embedded=embedded))
             except WrongHomeError as error:
                 raise SystemExit(str(error)) from None
-
-
-def _companion(text: str | None) -> Holder | None:
-    if text is None:
-        return None
-    pid, _, started = text.partition(":")
-    return dataclasses.replace(this_process(), pid=int(pid), started=int(started))
 
 
 if __name__ == "__main__":

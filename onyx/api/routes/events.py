@@ -62,6 +62,8 @@ async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:
             status = str(job.status) if job else "deleted"
             yield format_sse_event(event="done", data_str=json.dumps({"training_id": job_id, "status": status}))
             return
+        if desk.leaving.is_set():  # whoever listens comes back with its last event's id
+            return
         if len(events) == PAGE:
             continue
         quiet = 0.0 if events else quiet + LOOK_SECONDS

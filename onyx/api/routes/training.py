@@ -111,7 +111,7 @@ async def _create(
     job = await desk.home.submit(spec, caller.owner(body.user_id), kind, idempotency_key=idempotency_key)
     request.state.made = job.id
     if wait is not None:
-        job = await desk.home.wait(job.id, wait)
+        job = await desk.wait(job.id, wait)
         if job.status.terminal:
             response.status_code = status.HTTP_200_OK
     return await answer_of(job, desk, metrics=True)

@@ -1,0 +1,5 @@
+"""`python -m onyx.cli`."""
+
+from onyx.cli.app import main
+
+main()

@@ -1,0 +1,46 @@
+"""What a model answers: a process of its own, since the service and the demo import no torch.
+
+`python -m onyx.demo.answers HOME MODEL TOKENS QUESTION…` writes a JSON list. MODEL is a name, or a job's directory.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    home, model, longest, *questions = sys.argv[1:]
+    answers = ask(load(Path(home), model), int(longest), questions)
+    sys.stdout.write(json.dumps(answers) + "\n")
+
+
+def load(home: Path, name: str) -> tuple[Any, Any]:
+    """Model and tokenizer, loaded as anybody would."""
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from onyx.training.models.resolve import resolve
+    from onyx.training.prepared import Roots
+
+    path = Path(name) if Path(name).is_dir() else resolve(name, Roots(home=home))
+    kind = AutoPeftModelForCausalLM if (path / "adapter_config.json").exists() else AutoModelForCausalLM
+    return kind.from_pretrained(path, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(path)
+
+
+def ask(loaded: tuple[Any, Any], longest: int, questions: list[str]) -> list[str]:
+    """Its likeliest answer to each question: greedy, so always the same."""
+    model, tokenizer = loaded
+    answers = []
+    for question in questions:
+        chat = [{"role": "user", "content": question}]
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        length = prompt["input_ids"].shape[1]
+        out = model.generate(**prompt, max_new_tokens=longest, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+        answers.append(" ".join(tokenizer.decode(out[0, length:], skip_special_tokens=True).split()))
+    return answers
+
+
+if __name__ == "__main__":
+    main()
