@@ -28,20 +28,23 @@ def report(run: Run, seconds: Seconds) -> None:
     per_update = update_seconds(run, timing) if timing else None
     windows = math.ceil(run.order.count / run.progress.steering.window) * run.attempt.spec.training.epochs
     predicted = predicted_bytes(run.attempt)
+    measured = peak_bytes(device)
     data = {
         "seconds_per_update": per_update,
         "seconds_total": per_update * windows if per_update is not None else None,
         "predicted_bytes": predicted[run.ranks.rank] if predicted else None,
-        "measured_bytes": peak_bytes(device),
+        "measured_bytes": measured,
     }
-    run.record.events.say("probe", f"the largest micro-batch took {data['measured_bytes'] / 2**20:,.1f} MB", data)
+    run.record.events.say("probe", f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
 
 
 def keep_time(run: Run) -> None:
     """At the end: what an update took beyond its micro-batches is now known, and goes to later plans."""
     key, windows = _part(run).get("timing_key"), run.progress.windows
-    timing = stored_timing(key) if key else None
-    if timing is None or not windows:
+    if key is None or not windows:
+        return
+    timing = stored_timing(key)
+    if timing is None:
         return
     without = replace(timing, per_update=0.0)
     beyond = run.progress.seconds / windows - update_seconds(run, without)

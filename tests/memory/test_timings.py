@@ -31,8 +31,9 @@ def test_a_later_plan_knows_the_time() -> None:
     assert key is not None
     store_timing(key, TIMING)
     later = plan(recipe, effective_batch=8, devices=[CARD], samples=80, epochs=2)
-    assert later.seconds_per_update == pytest.approx(0.25 + 0.5 + 8 * 32 * 0.001)
-    assert later.seconds_total == pytest.approx(20 * later.seconds_per_update)
+    seconds = 0.25 + 0.5 + 8 * 32 * 0.001
+    assert later.seconds_per_update == pytest.approx(seconds)
+    assert later.seconds_total == pytest.approx(20 * seconds)
     assert plan(recipe, effective_batch=8, devices=[replace(CARD, name="T4")]).seconds_per_update is None
 
 
