@@ -6,16 +6,30 @@ python -m benchmarks.memory
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from statistics import mean
 from typing import Any
 
-from benchmarks.memory_cases import Case, gpt2, grown, held_out, largest, live_error, llama, process_growth, trains
+from benchmarks.memory_cases import (
+    Case,
+    gpt2,
+    grown,
+    held_out,
+    largest,
+    live_error,
+    llama,
+    process_growth,
+    qwen2,
+    qwen3,
+    trains,
+)
 from onyx.memory.device import Device
 from onyx.memory.estimate import estimate
 from onyx.memory.footprints import overhead_of
 from onyx.memory.planner import plan
 
 MIB = 2**20
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"method": "lora"}, {"gradient_checkpointing": True})
 LENGTH = 64  # short, so that one sample more or less is a small part of a micro-batch
 
 
@@ -66,18 +80,46 @@ def growth() -> None:
 def choice() -> None:
     """The planned micro-batch beside the largest that trains under a real limit."""
     print("\nChoice under RLIMIT_DATA: planned, largest that trains, ratio")
+    for case in chosen():
+        for size in (160, 260, 420):
+            choose(case, LENGTH, size)
+    print("\nThe same at limits, widths, depths and lengths that the planner's reserve was never looked at with")
+    for case, size in chosen_held_out():
+        choose(case, case.shapes[0][1], size)
+
+
+def choose(case: Case, length: int, size: int) -> None:
+    """One limit: a line of the table."""
+    made = plan(case.recipe, effective_batch=4096, devices=[cpu(size * MIB)]).devices[0]
+    fine = all(trains(case, made.micro_batch, length, made.usable) for _ in range(3))
+    most = largest(case, length, made.usable, made.micro_batch)
+    print(
+        f"  {case.name:48} {made.usable / MIB:6.0f} MiB  {made.micro_batch:4} {most:4} "
+        f"{made.micro_batch / most:6.2f}  {'trains' if fine else 'RUNS OUT'}",
+        flush=True,
+    )
+
+
+def chosen() -> Iterator[Case]:
+    """The limits that the planner's reserve was first tuned on."""
     for family in (gpt2, llama):
-        for options in ({}, {"method": "lora"}, {"gradient_checkpointing": True}):
+        for options in OPTIONS:
             config = family(width=192, depth=4, vocabulary=4000)
-            case = Case(name=f"{config.model_type} {options}", config=config, shapes=((1, LENGTH),), options=options)
-            for size in (160, 260, 420):
-                made = plan(case.recipe, effective_batch=4096, devices=[cpu(size * MIB)]).devices[0]
-                fine = all(trains(case, made.micro_batch, LENGTH, made.usable) for _ in range(3))
-                most = largest(case, LENGTH, made.usable, made.micro_batch)
-                print(
-                    f"  {case.name:40} {made.usable / MIB:6.0f} MiB  {made.micro_batch:4} {most:4} "
-                    f"{made.micro_batch / most:6.2f}  {'trains' if fine else 'RUNS OUT'}"
-                )
+            yield Case(name=f"{config.model_type} {options}", config=config, shapes=((1, LENGTH),), options=options)
+
+
+def chosen_held_out() -> Iterator[tuple[Case, int]]:
+    """Other families, widths, depths, lengths and limits: (case, MiB of the device)."""
+    for family, width, depth, length, size in (
+        (qwen2, 160, 6, 48, 200),
+        (qwen3, 224, 3, 80, 300),
+        (gpt2, 128, 8, 40, 180),
+        (llama, 256, 2, 56, 240),
+    ):
+        for options in OPTIONS:
+            config = family(width=width, depth=depth, vocabulary=3000)
+            name = f"{config.model_type} {width} × {depth}, {length} tokens {options}"
+            yield Case(name=name, config=config, shapes=((1, length),), options=options), size
 
 
 def cost() -> None:

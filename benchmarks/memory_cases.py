@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from onyx.memory.calibrate import growth, train
+from onyx.memory.calibrate import TAKEN, growth, ready, taken, train
 from onyx.memory.cpu import is_out_of_memory, limit_memory
 from onyx.memory.footprint import Footprint
-from onyx.memory.heap import steady_heap
+from onyx.memory.heap import trim_heap
 from onyx.memory.model import build, is_causal
 from onyx.memory.probe import token_trace
 from onyx.memory.recipe import Lora, Recipe
@@ -125,7 +124,13 @@ def live_error(case: Case, footprint: Footprint) -> Iterator[tuple[tuple[int, in
 
 def process_growth(case: Case, samples: int, length: int) -> int:
     """RssAnon at its most, since the fork, of a process that trains the case."""
-    return growth(lambda: train(case.config, case.recipe, samples, length, updates=2))
+    return growth(lambda: _train(case, samples, length))
+
+
+def _train(case: Case, samples: int, length: int) -> None:
+    ready()
+    model, causal = build(case.config, case.recipe, "cpu"), is_causal(case.config, case.recipe)
+    train(model, lambda count: loss_sum(model, blank_batch(count, length, causal=causal)), samples, updates=2)
 
 
 def trains(case: Case, samples: int, length: int, limit: int) -> bool:
@@ -141,17 +146,18 @@ def trains(case: Case, samples: int, length: int, limit: int) -> bool:
 
 
 def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
-    """As a rank does it: weights and state, a warm-up micro-batch, then the limit."""
+    """As a rank does it: weights and state, a warm-up micro-batch of the worst shape, then the limit."""
     try:
-        start = _data()
-        steady_heap()
-        torch.set_num_threads(1)
+        start = _taken()
+        ready()
         causal = is_causal(case.config, case.recipe)
         model = build(case.config, case.recipe, "cpu")
         optimizer = make_optimizer(model.parameters())
-        loss_sum(model, blank_batch(1, length, causal=causal)).backward()
+        for size in (1, samples):
+            loss_sum(model, blank_batch(size, length, causal=causal)).backward()
         optimizer.zero_grad(set_to_none=True)
-        limit_memory(max(1, limit - (_data() - start)))
+        trim_heap()
+        limit_memory(max(1, limit - (_taken() - start)))
         for _ in range(2):
             for _ in range(2):
                 loss_sum(model, blank_batch(samples, length, causal=causal)).backward()
@@ -161,9 +167,10 @@ def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
     return TRAINED
 
 
-def _data() -> int:
-    with open("/proc/self/status") as file:  # noqa: PTH123 - a small file, in a process that may be short of memory
-        return next(int(text.split()[1]) * 1024 for text in file if text.startswith("VmData:"))
+def _taken() -> int:
+    found = taken(os.getpid(), TAKEN)
+    assert found is not None
+    return found
 
 
 def largest(case: Case, length: int, limit: int, start: int) -> int:

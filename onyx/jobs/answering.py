@@ -74,6 +74,7 @@ def accumulation_stats(job: Job, metrics: Sequence[Metric]) -> dict[str, Any]:
         "avg_accumulation_time": _mean(times),
         "gradient_norms": norms,
         "memory_usage": memory,
+        "memory": job.result.memory if job.result else [],
         "accumulation_times": times,
     }
 

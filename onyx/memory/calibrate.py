@@ -7,30 +7,33 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
+import torch._dynamo  # the first optimizer of a process imports it: here once, not in every measured child
+from torch import nn
 
 from onyx.memory.heap import free_in_heap, steady_heap, trim_heap
-from onyx.memory.model import build, is_causal
 from onyx.memory.overhead import Overhead
-from onyx.memory.probe import fake_copy, fake_tensors, token_trace
-from onyx.memory.recipe import Recipe
-from onyx.memory.step import blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.probe import trace
+from onyx.memory.step import finish_update, make_optimizer
 
 RUNS = ((1, 64), (4, 96))
 """(samples, length) of small training runs: many tensors below the heap's threshold, and many above."""
 
-HELD_SIZES = tuple(150_000 + 37_123 * i for i in range(100))
-"""Bytes of tensors that are only held, to see what the allocator takes for them: 200 MB in a moment."""
+WIDTH, DEPTH, VOCABULARY = 256, 6, 2048
+
+HELD_SIZES = tuple(150_000 + 37_123 * i for i in range(50))
+"""Bytes of tensors that are only held, to see what the allocator takes for them: 50 MB in a moment."""
 
 UPDATES = 1
 POLL_SECONDS = 0.001
 MOST_SLACK = 1.5
 SLACK_SPREAD = 0.02
 
-LIMITED = "VmData"
-"""What RLIMIT_DATA limits: a little more than RssAnon, by what was mapped and not yet touched."""
+TAKEN = "RssAnon"
+"""Memory that a process has taken and no file backs. VmData counts more, which is none: MKL maps a buffer for each size
+of product and touches a part of it (measured: 8 to 26 MB, another figure for every order of shapes)."""
 
 TIMEOUT_SECONDS = 300
 
@@ -42,7 +45,7 @@ def measure_cpu() -> Overhead:
     """The overhead of a process that was forked with torch imported, as ranks are.
 
     A process of several threads must not fork, and one whose heap has holes would pass them on: a fresh interpreter
-    does it then, which takes seconds longer.
+    does it then, which takes seconds longer. A helper of the template needs none.
     """
     if len(list(Path("/proc/self/task").iterdir())) == 1 and free_in_heap() < HOLES:
         return measure_here()
@@ -57,75 +60,128 @@ def measure_cpu() -> Overhead:
 def measure_here() -> Overhead:
     """Fork, train, watch: what the process takes beyond slack × live tensors is its fixed part."""
     slack = min(max(growth(_hold) / sum(HELD_SIZES), 1.0), MOST_SLACK)
-    config, recipe = _subject()
     rests = []
     for samples, length in RUNS:
-        with fake_tensors():
-            live = token_trace(fake_copy(build(config, recipe)), samples, length, causal=True).peak
-        rests.append(growth(partial(train, config, recipe, samples, length), LIMITED) - int(slack * live))
+        live = int(told(partial(_live, samples, length)))
+        rests.append(growth(partial(_train, samples, length)) - int(slack * live))
     fixed = max(0, *rests)
     high = fixed + max(fixed, max(rests) - min(rests))
     return Overhead(fixed=fixed, slack=slack, fixed_high=high, slack_high=slack + SLACK_SPREAD, measured=True)
 
 
-def _hold() -> None:
+def ready() -> None:
+    """The settings of a rank of one thread."""
     steady_heap()
+    torch.set_num_threads(1)
+
+
+def _hold() -> None:
+    ready()
     held = [torch.ones(size, dtype=torch.uint8) for size in HELD_SIZES]
     time.sleep(10 * POLL_SECONDS)  # long enough to be seen
     del held
 
 
-def train(config: Any, recipe: Recipe, samples: int, length: int, updates: int = UPDATES) -> None:
-    """What a rank does, as far as memory goes.
+class Subject(nn.Module):
+    """A transformer of torch's own layers: transformers' would take seconds to import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        layers = [
+            nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(DEPTH)
+        ]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def loss(self, samples: int, length: int) -> torch.Tensor:
+        """Of token 0 after token 0."""
+        ids = torch.zeros((samples, length), dtype=torch.long)
+        logits = self.head(self.layers(self.embedding(ids)))
+        return nn.functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="sum")
+
+
+def _live(samples: int, length: int) -> str:
+    torch.set_num_threads(1)
+    subject = Subject()
+    return str(trace(subject, lambda count: subject.loss(count, length), samples, length).peak)
+
+
+def _train(samples: int, length: int) -> None:
+    ready()
+    subject = Subject()
+    train(subject, lambda count: subject.loss(count, length), samples)
+
+
+def train(model: nn.Module, loss: Callable[[int], torch.Tensor], samples: int, updates: int = UPDATES) -> None:
+    """What a rank does, as far as memory goes; call `ready` before the model is made.
 
     Micro-batches of another size come first, as they do in training: the small blocks that they leave in the heap
     stay there (measured: 4.5 MB), and a run of one shape alone would not show them.
     """
-    steady_heap()
-    torch.set_num_threads(1)
-    model = build(config, recipe, "cpu")
     optimizer = make_optimizer(model.parameters())
-    causal = is_causal(config, recipe)
     for size in (1, *[samples] * updates):
         for _ in range(2):
-            loss = loss_sum(model, blank_batch(size, length, causal=causal))
-            loss.backward()
-            del loss
+            loss(size).backward()
         finish_update(optimizer)
 
 
-def growth(work: Callable[[], object], field: str = "RssAnon") -> int:
+def growth(work: Callable[[], object], field: str = TAKEN) -> int:
     """By how many bytes a forked process grows at most while it does `work`, by a field of its /proc status."""
     trim_heap()  # what the parent freed but kept would be the child's to use, and not be seen
     start_reader, start_writer = os.pipe()
-    failure_reader, failure_writer = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def wait_and_work() -> str:
         os.close(start_writer)
-        _obey(work, start_reader, failure_writer)
+        os.read(start_reader, 1)
+        work()
+        return ""
+
+    child, answer = _fork(wait_and_work)
     os.close(start_reader)
-    os.close(failure_writer)
     before = most = taken(child, field) or 0
     os.close(start_writer)  # which the child waits for
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         most = max(most, taken(child, field) or 0)
         time.sleep(POLL_SECONDS)
-    with os.fdopen(failure_reader) as reader:
-        failure = reader.read()
-    if failure:
-        raise RuntimeError(f"the measured process failed: {failure}")
+    _read(answer)
     return most - before
 
 
-def _obey(work: Callable[[], object], start: int, failure: int) -> NoReturn:
-    """The child: waits, works and ends here, for what follows is the parent's to do."""
+def told(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked process, so that this one stays as it is."""
+    child, answer = _fork(work)
+    os.waitpid(child, 0)
+    return _read(answer)
+
+
+def _fork(work: Callable[[], str]) -> tuple[int, int]:
+    """A child that works and ends, and where its answer can be read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _obey(work, writer)
+    os.close(writer)
+    return child, reader
+
+
+def _obey(work: Callable[[], str], writer: int) -> NoReturn:
+    """The child ends here, for what follows is the parent's to do."""
     try:
-        os.read(start, 1)
-        work()
+        os.write(writer, b"+" + work().encode())
     except BaseException as error:  # told to the parent, which raises it
-        os.write(failure, f"{type(error).__name__}: {error}".encode()[:4000])
+        os.write(writer, f"{type(error).__name__}: {error}".encode()[:4000])
     finally:
         os._exit(0)
+
+
+def _read(reader: int) -> str:
+    with os.fdopen(reader) as file:
+        answer = file.read()
+    if not answer.startswith("+"):
+        raise RuntimeError(f"the measured process failed: {answer or 'it ended without a word'}")
+    return answer[1:]
 
 
 def taken(pid: int, field: str) -> int | None:
@@ -137,22 +193,6 @@ def taken(pid: int, field: str) -> int | None:
     except OSError:
         pass
     return None
-
-
-def _subject() -> tuple[Any, Recipe]:
-    from transformers import LlamaConfig
-
-    config = LlamaConfig(
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        vocab_size=2048,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-    )
-    return config, Recipe(model=config, max_length=128)
 
 
 if __name__ == "__main__":

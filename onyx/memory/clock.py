@@ -36,10 +36,7 @@ def measure_timing(
             loss.backward()
 
         seconds[samples * length] = _fastest(run, device)
-    updating = _fastest(lambda: _update(optimizer), device)
-    (few, quick), (many, slow) = min(seconds.items()), max(seconds.items())
-    per_token = max(0.0, (slow - quick) / (many - few))
-    return Timing(per_micro_batch=max(0.0, quick - few * per_token), per_token=per_token, per_update=updating)
+    return Timing.through(seconds, per_update=_fastest(lambda: _update(optimizer), device))
 
 
 def _update(optimizer: torch.optim.Optimizer) -> None:

@@ -58,9 +58,7 @@ def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
 
 def overhead_of(device: Device) -> Overhead:
     """Of a process on that device. The CPU's is measured when it is not known; a card's where the card is."""
-    cache = Cache("overheads")
-    key: dict[str, Any] = {"kind": device.kind, "versions": versions()}
-    key |= {"machine": platform.node(), "kernel": platform.release()} if device.kind == "cpu" else {"name": device.name}
+    cache, key = Cache("overheads"), _overhead_key(device.kind, device.name)
     stored = cache.read(key)
     if stored is not None:
         try:
@@ -74,3 +72,13 @@ def overhead_of(device: Device) -> Overhead:
     found = measure_cpu()
     cache.write(key, found.to_json())
     return found
+
+
+def store_overhead(name: str, overhead: Overhead) -> None:
+    """What a rank measured on a card of that name, for later plans."""
+    Cache("overheads").write(_overhead_key("cuda", name), overhead.to_json())
+
+
+def _overhead_key(kind: Kind, name: str) -> dict[str, Any]:
+    where = {"machine": platform.node(), "kernel": platform.release()} if kind == "cpu" else {"name": name}
+    return {"kind": kind, "versions": versions(), **where}

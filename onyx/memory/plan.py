@@ -45,6 +45,9 @@ class DevicePlan:
     overhead_measured: bool
     """Whether the overhead was measured on this machine, or is what others published for such cards."""
 
+    timing_key: str | None = None
+    """Under which a rank stores how long its micro-batches took."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:

@@ -4,7 +4,7 @@ Importing this needs no torch. A plan whose footprint is stored needs it only wh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from onyx.memory.plan import DevicePlan, Plan
 from onyx.memory.recipe import Recipe
 from onyx.memory.shares import split
 from onyx.memory.timing import Timing
+from onyx.memory.timings import stored_timing, timing_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Request:
     """Part of that which stays free."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
-    """By device label, from real probes."""
+    """By device label, from real probes; of others what ranks have stored is used."""
 
     def __post_init__(self) -> None:
         for name in ("effective_batch", "samples", "epochs", "accumulation_steps"):
@@ -104,7 +105,8 @@ def make_plan(request: Request) -> Plan:
     parts = []
     for each, share in zip(able, shares, strict=True):
         if share:
-            parts.append(_part(each, share, request, warnings))
+            key = timing_key(config, request.recipe, each.device)
+            parts.append(replace(_part(each, share, request, warnings), timing_key=key))
         else:
             warnings.append(f"a window of {request.window} leaves no sample for {each.device.label}")
     return _assemble(config, request, parts, warnings)
@@ -169,15 +171,15 @@ def _weights(fits: list[Fit]) -> list[float]:
 
 def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
     """The slowest device decides. The cut sorts by length, so that padding is small beside the mean length."""
-    if any(each.label not in request.timings for each in parts):
+    timings = [request.timings.get(each.label) or stored_timing(each.timing_key or "") for each in parts]
+    known = [each for each in timings if each is not None]
+    if len(known) < len(parts):
         return None, None
     lengths = [min(n, request.recipe.max_length) for n in request.lengths]
     mean = sum(lengths) / len(lengths) if lengths else request.longest
     update = max(
-        request.timings[each.label].seconds(
-            micro_batches=ceil(each.share * mean / each.token_budget), tokens=each.share * mean
-        )
-        for each in parts
+        timing.seconds(micro_batches=ceil(each.share * mean / each.token_budget), tokens=each.share * mean)
+        for each, timing in zip(parts, known, strict=True)
     )
     return update, update * request.epochs * ceil(request.count / request.window) if request.count else None
 

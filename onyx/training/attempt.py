@@ -85,7 +85,7 @@ class Event(Frozen):
     time: float
     """Seconds since the epoch."""
 
-    kind: Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation"]
+    kind: Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation", "probe"]
     level: Literal["info", "warn", "error"] = "info"
     message: str
     data: dict[str, Any] = Field(default_factory=dict)
@@ -116,7 +116,18 @@ class Result(Frozen):
     """Per epoch: epoch, train_loss, and evaluation_loss and evaluation_accuracy when there are any."""
 
     peak_bytes: list[int]
-    """Measured, per rank."""
+    """Measured, per rank: on the CPU what the process took beyond its start, on a GPU live tensors."""
+
+    predicted_bytes: list[int] = Field(default_factory=list)
+    """The plan's word for the same, per rank; empty when the plan had none."""
+
+    @property
+    def memory(self) -> list[dict[str, Any]]:
+        """Onyx keeps score: predicted and measured bytes of each rank, and by which part the prediction was off."""
+        return [
+            {"predicted": said, "measured": seen, "error": said / seen - 1 if seen else None}
+            for said, seen in zip(self.predicted_bytes, self.peak_bytes, strict=False)
+        ]
 
     effective_batch: int
     micro_batch: int

@@ -22,6 +22,7 @@ def model_card(attempt: Attempt, result: Result, rows: list[dict[str, str]]) -> 
         "## Epochs\n\n" + _epochs(result.epochs),
         "## Data\n\n" + _json(_data(attempt)),
         "## Training\n\n" + _json(spec.training.model_dump(mode="json") | {"window": spec.window}),
+        *(["## Memory\n\n" + _memory(result)] if result.memory else []),
         "## Plan\n\n" + _json(attempt.plan | {"shares": [share.model_dump(mode="json") for share in attempt.shares]}),
         "## Versions\n\n" + _table(("package", "version"), [(name, _version(name)) for name in PACKAGES]),
     ]
@@ -46,6 +47,14 @@ def _data(attempt: Attempt) -> dict[str, Any]:
 def _epochs(epochs: list[dict[str, Any]]) -> str:
     names = ["epoch", "train_loss", "evaluation_loss", "evaluation_accuracy"]
     return _table(names, [tuple(_short(entry.get(name)) for name in names) for entry in epochs])
+
+
+def _memory(result: Result) -> str:
+    rows = [
+        (rank, each["predicted"], each["measured"], "" if each["error"] is None else f"{100 * each['error']:+.1f} %")
+        for rank, each in enumerate(result.memory)
+    ]
+    return _table(("rank", "predicted bytes", "measured bytes", "error"), rows)
 
 
 def _table(names: Any, rows: list[tuple[Any, ...]]) -> str:

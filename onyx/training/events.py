@@ -14,7 +14,7 @@ METRICS_SECONDS = 1.0
 """At most one metrics event in this time goes to the store. Every update is in metrics.csv."""
 
 Level = Literal["info", "warn", "error"]
-Kind = Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation"]
+Kind = Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation", "probe"]
 Data = Mapping[str, Any]
 
 

@@ -5,6 +5,7 @@ import math
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Result
 from onyx.training.export import publish
+from onyx.training.probe import keep_time, predicted_bytes
 from onyx.training.run import Run
 
 
@@ -13,6 +14,7 @@ def finish(run: Run) -> None:
     if not run.ranks.first:
         return
     result = result_of(run)
+    keep_time(run)
     publish(run, result)
     write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
     run.record.events.say("message", f"the model is published after {result.updates} updates")
@@ -35,6 +37,7 @@ def result_of(run: Run) -> Result:
         best_evaluation_loss=progress.best_evaluation,
         epochs=progress.epochs,
         peak_bytes=progress.peaks,
+        predicted_bytes=predicted_bytes(run.attempt),
         effective_batch=effective,
         micro_batch=max(1, progress.widest),
         accumulation_steps=int(planned) if planned else math.ceil(effective / at_once),

@@ -1,12 +1,12 @@
 """Running out of memory: how to give it back, and how much less to ask for."""
 
 import gc
-import resource
 
 import torch
 
 from onyx.accumulation.boundary import clear
 from onyx.memory.heap import trim_heap
+from onyx.memory.watermark import Watermark
 from onyx.training.attempt import Share
 from onyx.training.errors import UserError
 from onyx.training.spec import TrainingSpec
@@ -57,10 +57,19 @@ def allocator_retries(device: torch.device) -> int | None:
     return int(torch.accelerator.memory_stats(device).get("num_alloc_retries", 0))
 
 
+_watermarks: list[Watermark] = []
+"""Of this process, as the kernel's high-water mark is: the last one counts."""
+
+
+def watch_memory(held: int) -> None:
+    """Call it when the model and the optimizer's state, `held` bytes, are there and nothing has run."""
+    _watermarks[:] = [Watermark.begin(held)]
+
+
 def peak_bytes(device: torch.device) -> int:
-    """The most that this process has held on its device."""
+    """The most that this process has held on its device: on the CPU since `watch_memory`, in the plan's terms."""
     if device.type == "cpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return _watermarks[-1].peak() if _watermarks else 0
     return int(torch.accelerator.max_memory_allocated(device))
 
 

@@ -1,6 +1,9 @@
 """Before the first window: what a rank needs at most it takes once, so that running out shows where it is harmless."""
 
+import time
+
 import numpy as np
+import torch
 
 from onyx.accumulation.window import Window
 from onyx.memory.cpu import is_out_of_memory
@@ -10,13 +13,23 @@ from onyx.training.oom import finer, free
 from onyx.training.share import ShareResult
 from onyx.training.worker import Worker
 
+Seconds = dict[int, float]
+"""Of micro-batches, by padded tokens."""
 
-def warm_up(worker: Worker, budget: int, window: int) -> ShareResult:
-    """Throw-away micro-batches of the worst shapes, smaller ones where they do not fit. Their gradients stay."""
+
+def warm_up(worker: Worker, budget: int, window: int, seconds: Seconds | None = None) -> ShareResult:
+    """Throw-away micro-batches of the worst shapes, smaller ones where they do not fit. Their gradients stay.
+
+    `seconds` gets what the worst shapes and one shortest sample take. The very first micro-batch is the shortest sample
+    too, and not timed: it pays for what a process does once.
+    """
     retries = 0
+    shortest = (1, int(worker.samples.lengths.min()))
+    seconds = {} if seconds is None else seconds
     while True:
-        shapes = worst_shapes(worker.samples.lengths, budget, window)
-        short = next((shape for shape in shapes if not _fits(worker, *shape)), None)
+        shapes = [shortest, *worst_shapes(worker.samples.lengths, budget, window), shortest]
+        seconds.clear()
+        short = next((shape for shape in shapes if not _fits(worker, *shape, seconds)), None)
         if short is None:
             return ShareResult(window=Window(length=1), budget=budget, retries=retries)
         free(worker.parameters)
@@ -36,14 +49,18 @@ def worst_shapes(lengths: Lengths, budget: int, window: int) -> list[tuple[int, 
     return [longest] if largest == longest else [longest, largest]
 
 
-def _fits(worker: Worker, samples: int, length: int) -> bool:
+def _fits(worker: Worker, samples: int, length: int, seconds: Seconds) -> bool:
+    began = time.perf_counter()
     try:
         worker.seed_generators()
         batch = blank_batch(samples, length, causal=True, device=str(worker.device))
         worker.scaling.scale(worker.loss(batch)).backward()
+        if worker.device.type != "cpu":
+            torch.accelerator.synchronize(worker.device)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
     else:
+        seconds[samples * length] = time.perf_counter() - began  # the later one of two counts
         return True
     return False
