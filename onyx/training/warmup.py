@@ -4,7 +4,6 @@ import numpy as np
 
 from onyx.accumulation.window import Window
 from onyx.memory.cpu import is_out_of_memory
-from onyx.memory.step import blank_batch
 from onyx.training.cut import Lengths, samples_within
 from onyx.training.oom import finer, free
 from onyx.training.share import ShareResult
@@ -39,8 +38,8 @@ def worst_shapes(lengths: Lengths, budget: int, window: int) -> list[tuple[int, 
 def _fits(worker: Worker, samples: int, length: int) -> bool:
     try:
         worker.seed_generators()
-        batch = blank_batch(samples, length, causal=True, device=str(worker.device))
-        worker.scaling.scale(worker.loss(batch)).backward()
+        batch = worker.objective.blank(samples, length, worker.device)
+        worker.scaling.scale(worker.measure(batch).loss).backward()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
