@@ -47,7 +47,7 @@ def test_the_footprint_is_that_of_real_pairs(method: str) -> None:
 def test_a_pair_is_two_rows_of_the_budget() -> None:
     card = Device.imagined({"name": "A100", "memory_gb": 4}, 0)
     pairs, single = (
-        plan(Recipe(model=CONFIG, objective=each, max_length=64), effective_batch=2**20, devices=[card]).devices[0]  # type: ignore[arg-type]
+        plan(Recipe(model=CONFIG, objective=each, max_length=64), effective_batch=2**20, devices=[card]).devices[0]
         for each in ("dpo", "sft")
     )
     assert pairs.micro_batch == pytest.approx(single.micro_batch / 2, rel=0.02)

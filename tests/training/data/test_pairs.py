@@ -110,13 +110,15 @@ def test_data_for_the_other_objective_is_refused_with_what_to_change(tokenizer: 
 
 
 def test_a_cut_pair_is_counted_once(tokenizer: Any, tmp_path: Path) -> None:
-    pairs = prepared(tokenizer, tmp_path, rows=[{"prompt": "a", "chosen": "b" * 30, "rejected": "c" * 30}], max_length=9)
+    pairs = prepared(
+        tokenizer, tmp_path, rows=[{"prompt": "a", "chosen": "b" * 30, "rejected": "c" * 30}], max_length=9
+    )
     assert pairs.halves.meta.truncated == 1
     assert pairs.lengths.tolist() == [18]
 
 
 def test_samples_and_pairs_are_told_apart(tokenizer: Any, tmp_path: Path) -> None:
-    both = [{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}]
+    both: Any = [{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}]
     samples = open_data(prepare_data(DataSpec(rows=both), tokenizer, tmp_path))
     pairs = prepared(tokenizer, tmp_path, rows=both)
     assert isinstance(samples, Prepared)

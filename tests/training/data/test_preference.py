@@ -117,17 +117,21 @@ def test_a_finding_says_in_which_answer() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["role", "content", "messages", "tools", "prompt"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "messages", "tools", "prompt"]), inner, max_size=3)
+    ),
 )
 
 
 @given(
     row=st.dictionaries(
-        st.sampled_from(["input", "preferred_output", "non_preferred_completion", "prompt", "chosen", "rejected", "text"]),
+        st.sampled_from(
+            ["input", "preferred_output", "non_preferred_completion", "prompt", "chosen", "rejected", "text"]
+        ),
         json_values,
     )
 )
 def test_no_json_breaks_it(row: dict[str, Any]) -> None:
     for objective in ("sft", "dpo"):
-        assert isinstance(check_line(row, objective), Preference | Text | Pair | Chat | list)  # type: ignore[arg-type]
+        assert isinstance(check_line(row, objective), Preference | Text | Pair | Chat | list)
