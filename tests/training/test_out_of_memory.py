@@ -143,5 +143,5 @@ def test_a_planned_job_of_pairs_never_runs_out(
 def plan_pairs(job: Job) -> Planned:
     """What preparing the job would plan, on a slice of the CPU that its window does not fit."""
     data, config = open_data(job.data), load_config(job.model)
-    small = Device(kind="cpu", index=0, name="CPU", memory_total=100 * MB, memory_free=100 * MB, cores=1)
+    small = Device(kind="cpu", index=0, name="CPU", memory_total=400 * MB, memory_free=400 * MB, cores=1)
     return plan_job(job.spec(), config, build_empty(config), data.lengths // data.rows, len(data), [small])
