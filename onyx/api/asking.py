@@ -58,6 +58,8 @@ def _training(body: TrainingBody, config: ConfigBody | None) -> dict[str, Any]:
     if config is not None:
         joined = config.model_dump(include={"gradient_clipping", "max_memory_usage", "memory_safety_margin"})
         joined["precision"] = "auto" if config.mixed_precision else "float32"
+        joined["accumulation_warmup"] = config.warmup_steps
+        joined["accumulation_scheduler"] = config.accumulation_scheduler
     return joined | body.training_config.given()
 
 

@@ -10,6 +10,9 @@ from typing import Any
 INLINE_BYTES = 1 << 20
 """Up to this much data travels inside of the job; more is written to a file first."""
 
+KEYS = {"text", "prompt", "messages", "input", "chosen"}
+"""A row has one of these; the job looks at the rest, line by line."""
+
 
 @dataclass(frozen=True)
 class PreparedTexts:
@@ -44,10 +47,11 @@ def _items(dataset: Any) -> Iterator[Any]:
 def _row(item: Any) -> dict[str, Any]:
     if isinstance(item, str):
         return {"text": item}
-    if isinstance(item, Mapping) and {"text", "prompt", "messages"} & set(item):
+    if isinstance(item, Mapping) and KEYS & set(item):
         return dict(item)
     raise ValueError(
-        "each item of the dataset must be a text, or a dict with text, prompt and completion, or messages; "
+        "each item of the dataset must be a text, or a dict with text, prompt and completion, messages, or for dpo "
+        "input, preferred_output and non_preferred_output, or prompt, chosen and rejected; "
         f"got {type(item).__name__}. Tokens are made by the job, with the model's own tokenizer"
     )
 

@@ -90,7 +90,13 @@ def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
 def _run(model: nn.Module, shape: tuple[int, int], config: Any, recipe: Recipe) -> Trace:
     try:
         with fake_tensors():
-            return token_trace(fake_copy(model), *shape, causal=is_causal(config, recipe), precision=recipe.precision)
+            return token_trace(
+                fake_copy(model),
+                *shape,
+                causal=is_causal(config, recipe),
+                precision=recipe.precision,
+                objective=recipe.objective,
+            )
     except Exception as error:  # models fail in their own ways where a value decides what is computed
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ModelConfigError(

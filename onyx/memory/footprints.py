@@ -50,6 +50,7 @@ def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
         "lora": asdict(recipe.lora) if recipe.method == "lora" else None,
         "precision": recipe.precision,
         "gradient_checkpointing": recipe.gradient_checkpointing,
+        "objective": recipe.objective,
         "beyond_window": beyond_window(config, recipe.max_length),
         "kind": kind,
         "versions": versions(),

@@ -22,7 +22,7 @@ class DevicePlan:
     """Samples of the greatest length that it runs at once."""
 
     token_budget: int
-    """Padded tokens (samples × longest) that it runs at once, at any length of the data."""
+    """Padded tokens (samples × longest, for pairs twice that) that it runs at once, at any length of the data."""
 
     share: int
     """Samples of a window that are its own."""

@@ -151,7 +151,7 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
         label=fit.device.label,
         name=fit.device.name,
         micro_batch=micro_batch,
-        token_budget=min(fit.tokens, wanted * request.longest),
+        token_budget=min(fit.tokens, wanted * request.longest) * request.recipe.rows,
         share=share,
         steps=ceil(share / micro_batch),
         usable=fit.usable,
@@ -176,7 +176,7 @@ def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, f
     if len(known) < len(parts):
         return None, None
     lengths = [min(n, request.recipe.max_length) for n in request.lengths]
-    mean = sum(lengths) / len(lengths) if lengths else request.longest
+    mean = request.recipe.rows * (sum(lengths) / len(lengths) if lengths else request.longest)
     update = max(
         timing.seconds(micro_batches=ceil(each.share * mean / each.token_budget), tokens=each.share * mean)
         for each, timing in zip(parts, known, strict=True)

@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onyx.memory.blocks import mark_blocks
 from onyx.memory.counter import Counter
-from onyx.memory.recipe import Precision
+from onyx.memory.preference import blank_pairs, pair_loss_sum
+from onyx.memory.recipe import Objective, Precision
 from onyx.memory.step import autocast, blank_batch, finish_update, loss_sum, make_optimizer
 
 Loss = Callable[[int], torch.Tensor]
@@ -50,11 +51,14 @@ def token_trace(
     *,
     causal: bool,
     precision: Precision = "float32",
+    objective: Objective = "sft",
     micro_batches: int = 2,
 ) -> Trace:
     """Probe a transformers model that takes token ids."""
 
     def loss(count: int) -> torch.Tensor:
+        if objective == "dpo":
+            return pair_loss_sum(model, blank_pairs(count, length))
         return loss_sum(model, blank_batch(count, length, causal=causal))
 
     return trace(model, loss, samples, length, precision=precision, micro_batches=micro_batches)

@@ -8,6 +8,7 @@ from onyx.memory.errors import PlanError
 Method = Literal["full", "lora"]
 Precision = Literal["float32", "bf16", "fp16"]
 Task = Literal["auto", "causal-lm", "classification"]
+Objective = Literal["sft", "dpo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,14 @@ class Recipe:
     task: Task = "auto"
     """The head. "auto" follows the architecture that the config names."""
 
+    objective: Objective = "sft"
+    """What is learned from: samples, or pairs of them of which one is preferred."""
+
     max_length: int = 512
     """Tokens of the longest sample."""
 
     def __post_init__(self) -> None:
-        for name, kind in (("method", Method), ("precision", Precision), ("task", Task)):
+        for name, kind in KINDS.items():
             if getattr(self, name) not in get_args(kind):
                 raise PlanError(f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
         if not _is_whole(self.max_length) or self.max_length < 1:
@@ -72,9 +76,17 @@ class Recipe:
         return replace(self, **changes)
 
     @property
+    def rows(self) -> int:
+        """Rows of a batch that one sample makes: a pair is two."""
+        return 2 if self.objective == "dpo" else 1
+
+    @property
     def method_label(self) -> str:
         """For people: "full" or "LoRA r=8"."""
         return f"LoRA r={self.lora.r}" if self.method == "lora" else "full"
+
+
+KINDS = {"method": Method, "precision": Precision, "task": Task, "objective": Objective}
 
 
 def _is_whole(value: object) -> bool:

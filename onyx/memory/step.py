@@ -33,6 +33,9 @@ class Batch:
     attention_mask: torch.Tensor | None
     """None for causal models: no token looks to its right, so padding there changes nothing and needs no mask."""
 
+    reference: torch.Tensor | None = None
+    """(rows,) for pairs: the log-probability that the model gave each row's labels before it was trained."""
+
 
 def blank_batch(samples: int, length: int, *, causal: bool, device: str = "cpu") -> Batch:
     """A batch of token 0 with one padded position, so that a mask, where there is one, cannot be skipped."""

@@ -3,7 +3,7 @@
 from onyx.accumulation.boundary import Update
 from onyx.training.agree import Agreed
 from onyx.training.errors import UserError
-from onyx.training.metrics import Row
+from onyx.training.metrics import PreferenceRow, Row
 from onyx.training.run import Run, Task
 
 
@@ -28,23 +28,32 @@ def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: fl
     progress.trained_tokens += window.tokens
     progress.epoch.add(agreed.loss, window.weight)
     progress.last_loss = agreed.loss / window.weight
-    row = Row(
-        update=progress.update,
-        epoch=progress.samples / run.order.count,
-        samples=progress.samples,
-        trained_tokens=progress.trained_tokens,
-        loss=progress.last_loss,
-        gradient_norm=update.norm,
-        learning_rate=window.rate,
-        tokens_per_second=window.tokens / seconds,
-    )
     details = {
         "seconds": seconds,
         "micro_batches": sum(each.micro_batches for each in agreed.told),
         "micro_batch": max(each.widest for each in agreed.told),
         "peak_bytes": max(progress.peaks),
     }
+    row = _row(run, window, agreed, update, seconds)
     run.record.update(row, details, last=progress.epoch_is_over(run.order.count))
+
+
+def _row(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float) -> Row:
+    progress = run.progress
+    row = Row(
+        update=progress.update,
+        epoch=progress.samples / run.order.count,
+        samples=progress.samples,
+        trained_tokens=progress.trained_tokens,
+        loss=agreed.loss / window.weight,
+        gradient_norm=update.norm,
+        learning_rate=window.rate,
+        tokens_per_second=window.tokens / seconds,
+    )
+    if run.attempt.spec.training.objective == "sft":
+        return row
+    margin, accuracy = agreed.margin / window.weight, agreed.preferred / window.weight
+    return PreferenceRow(**vars(row), reward_margin=margin, preference_accuracy=accuracy)
 
 
 def _skipped(run: Run, window: Task, update: Update) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.number import read
 from onyx.training.control import Change
@@ -23,13 +25,26 @@ class Agreed:
         """Sum of the losses of the window's label tokens. Added in the order of ranks: the same on each."""
         return sum(each.loss for each in self.told)
 
+    @property
+    def margin(self) -> float:
+        """Sum of the reward margins of the window's pairs."""
+        return sum(each.margin for each in self.told)
+
+    @property
+    def preferred(self) -> int:
+        """How many of them are in the right order."""
+        return sum(each.preferred for each in self.told)
+
 
 def agree(run: Run, share: ShareResult, window: int) -> Agreed:
     """Vote. What changes is in the journal before anybody steps."""
     change = run.control.change(_newest_config(run)) if run.ranks.first else None
+    margin, preferred = torch.stack(share.sums).sum(0).tolist() if share.sums else (0.0, 0.0)
     mine = Told(
         budget=share.budget,
         loss=read(share.window.losses),
+        margin=margin,
+        preferred=int(preferred),
         micro_batches=share.window.count,
         widest=share.widest,
         retries=share.retries,

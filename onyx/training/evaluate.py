@@ -1,24 +1,22 @@
-"""Evaluation: loss and accuracy over held-out label tokens. It trains nothing and consumes no random number."""
+"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and takes no random number."""
 
 from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
 
 from onyx.accumulation.exchange import Ballot
-from onyx.memory.step import IGNORED, autocast
+from onyx.memory.step import autocast
 from onyx.training.cut import micro_batches
 from onyx.training.order import Indices
 from onyx.training.run import Run
-from onyx.training.samples import Samples, batch_of
+from onyx.training.samples import Data, batch_of
 from onyx.training.worker import Worker
 
 
 @dataclass(frozen=True)
 class Score:
-    """Sums over label tokens."""
+    """Sums over label tokens, or pairs."""
 
     loss: float = 0.0
     correct: float = 0.0
@@ -36,7 +34,7 @@ class Score:
         return Score(self.loss + other.loss, self.correct + other.correct, self.tokens + other.tokens)
 
 
-def evaluate(run: Run, samples: Samples) -> Score | None:
+def evaluate(run: Run, samples: Data) -> Score | None:
     """Every rank scores its share; all learn the sum. None when a rank was told to stop."""
     everything = np.arange(len(samples.lengths))
     mine = run.share_of(everything, samples)
@@ -48,7 +46,7 @@ def evaluate(run: Run, samples: Samples) -> Score | None:
     return sum(told, Score())
 
 
-def score_share(worker: Worker, samples: Samples, cut: list[Indices]) -> Score:
+def score_share(worker: Worker, samples: Data, cut: list[Indices]) -> Score:
     """The scores of some micro-batches, or of those before the rank was told to stop."""
     score = Score()
     training = worker.model.training
@@ -64,16 +62,8 @@ def score_share(worker: Worker, samples: Samples, cut: list[Indices]) -> Score:
 
 
 @torch.no_grad()
-def _score(worker: Worker, samples: Samples, chosen: Indices) -> Score:
+def _score(worker: Worker, samples: Data, chosen: Indices) -> Score:
     batch = batch_of(samples, chosen, worker.device)
     with autocast(worker.precision, worker.device.type):
-        logits = _logits(worker.model, batch.input_ids).flatten(0, -2).float()
-        labels = batch.labels.flatten()
-        loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-    correct = ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
+        loss, correct = worker.objective.score(worker.model, batch)
     return Score(float(loss), float(correct), float(samples.weights[chosen].sum()))
-
-
-def _logits(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
-    return logits

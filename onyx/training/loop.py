@@ -7,6 +7,7 @@ from onyx.accumulation.boundary import close
 from onyx.training.account import account
 from onyx.training.agree import agree
 from onyx.training.epoch import close_epoch
+from onyx.training.reference import make_reference
 from onyx.training.run import Run
 from onyx.training.share import run_share
 from onyx.training.start import start
@@ -24,6 +25,8 @@ def train(run: Run) -> Ending:
     """All windows that are left, each one update."""
     progress, worker = run.progress, run.worker
     start(run)
+    if not make_reference(run):
+        return stop(run)
     while not progress.is_over(run.attempt.spec.training.epochs):
         if progress.epoch_is_over(run.order.count):
             if not close_epoch(run):

@@ -22,34 +22,43 @@ class Row:
     samples: int
     trained_tokens: int
     loss: float
-    """Mean over the window's label tokens."""
+    """Mean over the window's label tokens, or its pairs."""
 
     gradient_norm: float
     learning_rate: float
     tokens_per_second: float
 
 
-NAMES = [field.name for field in fields(Row)]
+@dataclass(frozen=True, kw_only=True)
+class PreferenceRow(Row):
+    """One update by pairs."""
+
+    reward_margin: float
+    """Mean over the window's pairs, before the update."""
+
+    preference_accuracy: float
+    """Share of the window's pairs that the model, compared with what it was, has in the right order."""
 
 
 class Metrics:
     """Appends rows. Without a path (every rank but the first) it writes nothing."""
 
-    def __init__(self, path: Path | None, after: int) -> None:
-        """Rows beyond update `after`, which the attempt resumes from, are of updates that are done again."""
+    def __init__(self, path: Path | None, after: int, kind: type[Row] = Row) -> None:
+        """Rows of one kind. Those beyond update `after`, which the attempt resumes from, are done again."""
         self._file = None
+        self._names = [field.name for field in fields(kind)]
         if path is None:
             return
         kept = [row for row in read_rows(path) if int(row["update"]) <= after]
         text = io.StringIO(newline="")
-        _writer(text).writeheader()
-        _writer(text).writerows(kept)
+        self._writer(text).writeheader()
+        self._writer(text).writerows(kept)
         write_text(path, text.getvalue())
         self._file = path.open("a", newline="", buffering=1)
 
     def add(self, row: Row) -> None:
         if self._file is not None:
-            _writer(self._file).writerow(asdict(row))
+            self._writer(self._file).writerow(asdict(row))
 
     def keep(self) -> None:
         """Wait until the rows are on the disk: a checkpoint vouches for them."""
@@ -60,6 +69,9 @@ class Metrics:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
+        return csv.DictWriter(file, self._names, lineterminator="\n")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -78,7 +90,3 @@ def curve(rows: list[dict[str, str]], points: int = 20) -> list[tuple[int, float
     step = max(1, math.ceil((len(rows) - 1) / (points - 1)))
     chosen = rows[::step] if (len(rows) - 1) % step == 0 else [*rows[::step], rows[-1]]
     return [(int(row["update"]), float(row["loss"])) for row in chosen]
-
-
-def _writer(file: TextIO) -> "csv.DictWriter[str]":
-    return csv.DictWriter(file, NAMES, lineterminator="\n")

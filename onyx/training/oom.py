@@ -74,7 +74,9 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def does_not_fit(length: int, share: Share, spec: TrainingSpec) -> UserError:
-    """One sample alone is too much: what a user can change."""
+    """One sample alone is too much: what a user can change. A pair is as long as both its padded answers."""
+    what = "one sample" if spec.objective == "sft" else "one pair of answers"
+    length = length if spec.objective == "sft" else length // 2
     ways = [f"max_length below {length}"]
     if not spec.gradient_checkpointing:
         ways.append("gradient_checkpointing true")
@@ -83,7 +85,7 @@ def does_not_fit(length: int, share: Share, spec: TrainingSpec) -> UserError:
     has = f" with {share.memory_bytes / 2**20:,.0f} MB" if share.memory_bytes else ""
     return UserError(
         "out_of_memory",
-        f"a micro-batch of one sample of {length} tokens does not fit on {share.device}{has}: "
+        f"a micro-batch of {what} of {length} tokens does not fit on {share.device}{has}: "
         f"try {', '.join(ways)}, or a larger device",
         param="data.max_length",
     )

@@ -37,9 +37,9 @@ def plan_job(
 ) -> Planned:
     """Plan a job for these devices; UserError with the planner's explanation when it does not fit.
 
-    `config` and `empty_model` are the model's as it is loaded, `lengths` the tokens of each sample,
-    those of the evaluation too, and `samples` how many are trained on. Adapters are put into `empty_model`, to see
-    which layers they adapt.
+    `config` and `empty_model` are the model's as it is loaded, `lengths` the tokens of each sample (of a pair's longer
+    answer), those of the evaluation too, and `samples` how many are trained on. Adapters are put into `empty_model`,
+    to see which layers they adapt.
     """
     training = spec.training
     precision, warnings = bearable(choose_precision(training.precision, devices), devices)
@@ -50,6 +50,7 @@ def plan_job(
         precision=precision,
         gradient_checkpointing=training.gradient_checkpointing,
         task="causal-lm",
+        objective=training.objective,
         max_length=int(lengths.max()),
     )
     try:

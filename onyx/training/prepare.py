@@ -10,6 +10,7 @@ import numpy as np
 
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Exit, Failure
+from onyx.training.data.pairs import open_data
 from onyx.training.data.prepare import prepare_data
 from onyx.training.data.store import Meta, Prepared
 from onyx.training.errors import DataError, ModelError, UserError
@@ -53,12 +54,13 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
         spec.data,
         tokenizer,
         roots.home / "data",
+        objective=spec.training.objective,
         seed=spec.training.seed,
         roots=roots.data,
         hub_token=hub_token,
     )
-    data = Prepared.open(data_dir)
-    meta = data.meta
+    data = open_data(data_dir)
+    meta = Prepared.read_meta(data_dir)
     _check_vocabulary(meta, config)
     planned = None
     if request.devices:
@@ -66,14 +68,14 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
 
         held = data.evaluation
         lengths = np.concatenate([data.lengths, held.lengths]) if held else data.lengths
-        planned = plan_job(spec, config, model, lengths, len(data), request.devices)
+        planned = plan_job(spec, config, model, lengths // data.rows, len(data), request.devices)
     return PreparedJob(
         model_dir=model_dir,
         data_dir=data_dir,
         remote_code=code,
         inexact=inexact,
         planned=planned,
-        **meta.model_dump(exclude={"format", "key", "highest_token"}),
+        **meta.model_dump(exclude={"format", "key", "highest_token", "rows"}),
     )
 
 

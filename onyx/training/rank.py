@@ -22,7 +22,7 @@ from onyx.training import checkpoint, lifeline
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Attempt, Exit, Share
 from onyx.training.control import Control
-from onyx.training.data.store import Prepared
+from onyx.training.data.pairs import open_data
 from onyx.training.device import device_of, ready_device
 from onyx.training.errors import UserError
 from onyx.training.events import Events
@@ -31,6 +31,7 @@ from onyx.training.finish import finish
 from onyx.training.loop import Ending, train
 from onyx.training.models.load import load_model
 from onyx.training.models.tokenizer import load_tokenizer
+from onyx.training.objective import objective_of
 from onyx.training.oom import Thrash
 from onyx.training.optimizer import make_optimizer
 from onyx.training.order import Order
@@ -113,7 +114,7 @@ def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: Stop) -> Run:
         control=Control(attempt.attempt_dir / "control.json"),
         record=Record(attempt, events, progress, first=ranks.first),
         thrash=Thrash(),
-        evaluation=Prepared.open(attempt.data_dir).evaluation,
+        evaluation=open_data(attempt.data_dir).evaluation,
         tokenizer=load_tokenizer(attempt.model_dir, remote_code=attempt.remote_code) if ranks.first else None,
     )
 
@@ -133,7 +134,8 @@ def _worker(attempt: Attempt, share: Share, stop: Stop, scaler: dict[str, Any]) 
     )
     return Worker(
         model=model,
-        samples=Prepared.open(attempt.data_dir),
+        samples=open_data(attempt.data_dir),
+        objective=objective_of(spec),
         device=device,
         precision=attempt.precision,
         scaling=_scaling(attempt, device, scaler),

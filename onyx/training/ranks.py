@@ -120,6 +120,12 @@ class Told:
     loss: float = 0.0
     """Sum of the losses of its label tokens."""
 
+    margin: float = 0.0
+    """Of pairs: sum of their reward margins,"""
+
+    preferred: int = 0
+    """and how many are in the right order."""
+
     micro_batches: int = 0
     widest: int = 0
     """Samples of its largest micro-batch."""

@@ -8,6 +8,7 @@ import numpy as np
 from torch.optim import AdamW
 
 from onyx.accumulation.rates import adjust_learning_rate
+from onyx.accumulation.schedule import warmup
 from onyx.training.attempt import Attempt, Share
 from onyx.training.control import Control
 from onyx.training.cut import shares
@@ -18,7 +19,7 @@ from onyx.training.progress import Progress
 from onyx.training.ranks import Ranks
 from onyx.training.rates import learning_rate
 from onyx.training.record import Record
-from onyx.training.samples import Samples
+from onyx.training.samples import Data
 from onyx.training.worker import Worker
 
 
@@ -34,7 +35,7 @@ class Task:
 
     tokens: int
     weight: float
-    """W: its label tokens, over all ranks."""
+    """W: its label tokens or pairs, over all ranks."""
 
     share: Indices
     """This rank's samples."""
@@ -57,7 +58,7 @@ class Run:
     control: Control
     record: Record
     thrash: Thrash
-    evaluation: Samples | None
+    evaluation: Data | None
     tokenizer: Any
 
     @property
@@ -75,7 +76,7 @@ class Run:
         thrashes = self.thrash.seen(allocator_retries(self.worker.device))
         return max(1, self.budget // 2) if thrashes else self.budget
 
-    def share_of(self, chosen: Indices, samples: Samples) -> Indices:
+    def share_of(self, chosen: Indices, samples: Data) -> Indices:
         """This rank's share of some samples."""
         plan = self.attempt.shares
         budget = sum(share.token_budget for share in plan) // len(plan)
@@ -91,11 +92,11 @@ class Run:
         """The window to do now, steered as the journal says."""
         progress, samples = self.progress, self.worker.samples
         progress.steering = self.journal.obeyed(progress.steering, progress.windows)
-        window = self.order.window(progress.samples, progress.steering.window)
+        window = self.order.window(progress.samples, self._size())
         return Task(
             number=progress.windows,
             samples=len(window),
-            tokens=int(samples.lengths[window].sum(dtype=np.int64)),
+            tokens=int(samples.tokens[window].sum(dtype=np.int64)),
             weight=float(samples.weights[window].sum(dtype=np.int64)),
             share=self.share_of(window, samples),
             rate=self._rate(len(window)),
@@ -103,7 +104,18 @@ class Run:
 
     def window_of(self, accumulation_steps: int) -> int:
         """Samples of an update when the number of accumulation steps is changed: micro-batches stay as they are."""
-        return math.ceil(self.attempt.spec.window / self.accumulation_steps) * accumulation_steps
+        return self._unit * accumulation_steps
+
+    @property
+    def _unit(self) -> int:
+        """Samples of an update per accumulation step."""
+        return math.ceil(self.attempt.spec.window / self.accumulation_steps)
+
+    def _size(self) -> int:
+        """Samples of the window to come: a function of steering and the update's number, so that resuming is exact."""
+        spec, window = self.attempt.spec.training, self.progress.steering.window
+        schedule = warmup(math.ceil(window / self._unit), spec.accumulation_warmup, spec.accumulation_scheduler)
+        return min(window, self._unit * schedule.length(self.progress.update))
 
     def _rate(self, size: int) -> float:
         spec = self.attempt.spec.training

@@ -1,5 +1,6 @@
 """What training reads: prepared samples, and the batches that they become."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from onyx.memory.step import IGNORED, Batch
 from onyx.training.cut import Lengths
+from onyx.training.data.pairs import Pairs
 from onyx.training.order import Indices
 
 PADDING = 0
@@ -23,6 +25,11 @@ class Samples(Protocol):
         ...
 
     @property
+    def tokens(self) -> NDArray[np.integer]:
+        """The same, for what is counted and not cut."""
+        ...
+
+    @property
     def weights(self) -> NDArray[np.integer]:
         """Label tokens that count of each sample: after the causal shift, masked ones left out."""
         ...
@@ -32,8 +39,18 @@ class Samples(Protocol):
         ...
 
 
-def batch_of(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
+Data = Samples | Pairs
+
+
+def batch_of(samples: Data, chosen: Indices, device: torch.device) -> Batch:
     """One micro-batch, padded on the right, its labels shifted to where they are predicted."""
+    if not isinstance(samples, Pairs):
+        return _rows(samples, chosen, device)
+    batch = _rows(samples.halves, np.stack([2 * chosen, 2 * chosen + 1], axis=1).ravel(), device)
+    return replace(batch, reference=torch.from_numpy(samples.reference[chosen].ravel()).to(device))
+
+
+def _rows(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
     width = int(samples.lengths[chosen].max())
     tokens = np.full((len(chosen), width), PADDING, dtype=np.int64)
     labels = np.full((len(chosen), width), IGNORED, dtype=np.int64)

@@ -4,7 +4,9 @@ No collective runs in here. A rank that runs out of memory drops its share's gra
 again, while the others wait at the vote: the result is, bit for bit, that of a rank that had cut it so at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from onyx.accumulation.window import Window
 from onyx.memory.cpu import is_out_of_memory
@@ -19,6 +21,9 @@ class ShareResult:
     """What became of a rank's share."""
 
     window: Window
+    sums: list[Tensor] = field(default_factory=list)
+    """What its micro-batches told besides their losses."""
+
     budget: int
     """Padded tokens of a micro-batch, lower than before where memory ran out."""
 
@@ -42,10 +47,13 @@ def run_share(worker: Worker, share: Indices, *, budget: int, weight: float, upd
         # A window that weighs nothing has nothing to teach.
         cut = micro_batches(share, worker.samples.lengths, budget) if weight else []
         window = Window(length=max(1, len(cut)), weight=weight)
-        short = _run(worker, cut, window, update)
+        sums: list[Tensor] = []
+        short = _run(worker, cut, window, update, sums)
         if short is None:
             widest = max((len(chosen) for chosen in cut), default=0)
-            return ShareResult(window=window, budget=budget, widest=widest, retries=retries, in_backward=in_backward)
+            return ShareResult(
+                window=window, sums=sums, budget=budget, widest=widest, retries=retries, in_backward=in_backward
+            )
         # Outside of `except`: no traceback holds on to what the micro-batch had allocated.
         free(worker.parameters)
         retries += 1
@@ -65,17 +73,18 @@ class _Short:
     in_backward: bool
 
 
-def _run(worker: Worker, cut: list[Indices], window: Window, update: int) -> _Short | None:
+def _run(worker: Worker, cut: list[Indices], window: Window, update: int, sums: list[Tensor]) -> _Short | None:
     """The micro-batch that ran out of memory, or None."""
     for number, chosen in enumerate(cut):
         if worker.stop.requested:
             return None
         try:
-            worker.run(chosen, window, update)
+            told = worker.run(chosen, window, update)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         else:
+            sums += [] if told is None else [told]
             continue
         # The window counts a micro-batch between its forward and its backward.
         return _Short(chosen=chosen, in_backward=window.count > number)

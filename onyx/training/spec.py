@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Objective = Literal["sft", "dpo"]
 
 
 class Frozen(BaseModel):
@@ -29,7 +30,7 @@ class DataSpec(Frozen):
 
     texts: list[str] | None = None
     rows: list[dict[str, JsonValue]] | None = None
-    """What lines of a JSONL file would be: text, prompt/completion or messages."""
+    """What lines of a JSONL file would be: text, prompt/completion or messages; for dpo preference pairs."""
 
     path: str | None = None
     """A file (JSONL, CSV, Parquet, txt), already resolved and checked by whoever made the spec."""
@@ -60,6 +61,12 @@ class DataSpec(Frozen):
 class TrainingSpec(Frozen):
     """How to train."""
 
+    objective: Objective = "sft"
+    """Learn from samples, or (direct preference optimisation) from pairs of answers of which one is preferred."""
+
+    dpo_beta: Annotated[float, Field(gt=0, le=2)] = 0.1
+    """How strongly dpo holds the model to what it was: higher is closer."""
+
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     learning_rate_rule: Literal["none", "inverse", "linear", "sqrt"] = "none"
@@ -72,6 +79,12 @@ class TrainingSpec(Frozen):
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of all samples over which the learning rate rises. Schedules count samples, never steps."""
+
+    accumulation_warmup: Annotated[int, Field(ge=0)] = 0
+    """Updates over which the window grows from one micro-batch to N,"""
+
+    accumulation_scheduler: Literal["linear", "cosine", "step"] | None = None
+    """and how. None: it is always N."""
 
     gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -104,7 +117,7 @@ class JobSpec(Frozen):
     data: DataSpec
     training: TrainingSpec = TrainingSpec()
     window: Count = 32
-    """Samples of one update: the effective batch that was asked for."""
+    """Samples (for dpo pairs) of one update: the effective batch that was asked for."""
 
     accumulation_steps: Count | None = None
     """N, where the user fixes it; otherwise the planner's."""

@@ -7,7 +7,6 @@ import torch
 
 from onyx.accumulation.window import Window
 from onyx.memory.cpu import is_out_of_memory
-from onyx.memory.step import blank_batch
 from onyx.training.cut import Lengths, samples_within
 from onyx.training.oom import finer, free
 from onyx.training.share import ShareResult
@@ -53,8 +52,8 @@ def _fits(worker: Worker, samples: int, length: int, seconds: Seconds) -> bool:
     began = time.perf_counter()
     try:
         worker.seed_generators()
-        batch = blank_batch(samples, length, causal=True, device=str(worker.device))
-        worker.scaling.scale(worker.loss(batch)).backward()
+        batch = worker.objective.blank(samples, length, worker.device)
+        worker.scaling.scale(worker.measure(batch).loss).backward()
         if worker.device.type != "cpu":
             torch.accelerator.synchronize(worker.device)
     except Exception as error:

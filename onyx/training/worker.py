@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from onyx.accumulation.scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
 from onyx.memory.recipe import Precision
-from onyx.memory.step import Batch, autocast, loss_sum
+from onyx.memory.step import Batch, autocast
+from onyx.training.objective import Measured, Objective
 from onyx.training.order import Indices, mix
-from onyx.training.samples import Samples, batch_of
+from onyx.training.samples import Data, batch_of
 from onyx.training.signals import Stop
 
 
@@ -22,7 +23,8 @@ class Worker:
     """What does not change while an attempt lasts."""
 
     model: nn.Module
-    samples: Samples
+    samples: Data
+    objective: Objective
     device: torch.device
     precision: Precision
     scaling: Scaling
@@ -34,12 +36,14 @@ class Worker:
     def __post_init__(self) -> None:
         self.parameters.extend(each for each in self.model.parameters() if each.requires_grad)
 
-    def run(self, chosen: Indices, window: Window, update: int) -> None:
-        """Forward and backward of one micro-batch."""
+    def run(self, chosen: Indices, window: Window, update: int) -> Tensor | None:
+        """Forward and backward of one micro-batch; what else is told of it."""
         self.seed_generators(update, int(chosen[0]))
         batch = batch_of(self.samples, chosen, self.device)
-        contribution = window.take(self.loss(batch), int(self.samples.weights[chosen].sum()), reduction="sum")
+        measured = self.measure(batch)
+        contribution = window.take(measured.loss, int(self.samples.weights[chosen].sum()), reduction="sum")
         self.scaling.scale(contribution).backward()
+        return measured.sums
 
     def seed_generators(self, *numbers: int) -> None:
         """So that no random state needs storing. torch.manual_seed would take milliseconds: it asks every backend."""
@@ -59,7 +63,7 @@ class Worker:
         state: dict[str, Any] = self.scaling.scaler.state_dict() if isinstance(self.scaling, TorchScaling) else {}
         return state
 
-    def loss(self, batch: Batch) -> Tensor:
-        """The sum of the losses of its label tokens."""
+    def measure(self, batch: Batch) -> Measured:
+        """Forward, and what it is worth."""
         with autocast(self.precision, self.device.type):
-            return loss_sum(self.model, batch)
+            return self.objective.measure(self.model, batch)

@@ -3,10 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.job import Job, make_model, write_data
+from tests.training.job import Job, make_model, write_data, write_pairs
 from tests.training.template import Template
 
 LENGTHS = [5, 12, 3, 30, 8, 21, 16, 4, 9, 40, 6, 11, 2, 25, 7, 18] * 5
+
+PAIRS = [(3, 5, 9), (8, 12, 4), (2, 3, 2), (10, 20, 25), (1, 7, 7), (6, 15, 2), (4, 9, 14), (12, 3, 30)] * 5
+"""Tokens of the prompt, of the preferred answer and of the other."""
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +31,14 @@ def job(template: Template, home: Path, tmp_path: Path) -> Job:
     if not data.exists():
         write_data(data, LENGTHS)
     return Job(template=template, home=tmp_path, model=make_model(home), data=data)
+
+
+@pytest.fixture
+def preferring(job: Job, home: Path) -> Job:
+    """36 pairs, in 5 windows an epoch, and 4 to evaluate on; with dropout."""
+    job.data = home / "data" / "pairs"
+    if not job.data.exists():
+        write_pairs(job.data, PAIRS, evaluation=4)
+    job.model = make_model(home, attention_dropout=0.2)
+    job.training = {"objective": "dpo", "epochs": 2}
+    return job

@@ -58,6 +58,30 @@ def write_data(
             writer.add(_encoded(tokens.astype(np.int32), mask))
         held = np.arange(len(lengths)) >= len(lengths) - evaluation
         writer.split(held)
+    _seal(out, lengths, evaluation)
+    return out
+
+
+def write_pairs(out: Path, lengths: list[tuple[int, int, int]], *, evaluation: int = 0, seed: int = 0) -> Path:
+    """Prepared pairs: tokens of the prompt, of the preferred answer and of the other.
+
+    A preferred answer counts up by 7 where its prompt does, the other one by 3.
+    """
+    out.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    with Writer(out) as writer:
+        for prompt, *answers in lengths:
+            asked = int(random.integers(VOCABULARY)) + 7 * np.arange(prompt)
+            for step, length in zip((7, 3), answers, strict=True):
+                tokens = np.append(asked, asked[-1] + step * np.arange(1, length + 1)) % VOCABULARY
+                writer.add(_encoded(tokens.astype(np.int32), np.arange(len(tokens)) >= prompt))
+        held = np.arange(len(lengths)) >= len(lengths) - evaluation
+        writer.split(np.repeat(held, 2))
+    _seal(out, [prompt + max(answers) for prompt, *answers in lengths], evaluation, rows=2)
+    return out
+
+
+def _seal(out: Path, lengths: list[int], evaluation: int, rows: int = 1) -> None:
     meta = Meta(
         format=FORMAT,
         key=out.name,
@@ -71,9 +95,9 @@ def write_data(
         bad_lines=0,
         findings=[],
         highest_token=VOCABULARY,
+        rows=rows,
     )
     write_meta(out, meta)
-    return out
 
 
 def _encoded(tokens: NDArray[np.int32], mask: NDArray[np.bool_]) -> Encoded:
@@ -110,6 +134,9 @@ class Job:
     name: str = "job"
     training: dict[str, Any] = field(default_factory=dict)
     window: int = 8
+    accumulation_steps: int = 2
+    """The plan's."""
+
     budgets: list[int] = field(default_factory=lambda: [128])
     """One rank each."""
 
@@ -166,17 +193,20 @@ class Job:
         path.write_text(self.attempt().model_dump_json())
         return path
 
+    def spec(self) -> JobSpec:
+        training = {"epochs": 2, "learning_rate": 3e-3, "save_every_updates": 5, **self.training}
+        return JobSpec(
+            model="onyx/tiny", data=DataSpec(texts=["-"]), training=TrainingSpec(**training), window=self.window
+        )
+
     def attempt(self) -> Attempt:
         parts = self.parts or [1 / len(self.budgets)] * len(self.budgets)
         memory = self.memory or [None] * len(self.budgets)
-        training = {"epochs": 2, "learning_rate": 3e-3, "save_every_updates": 5, **self.training}
         return Attempt(
             job_id=self.name,
             number=self.number,
-            spec=JobSpec(
-                model="onyx/tiny", data=DataSpec(texts=["-"]), training=TrainingSpec(**training), window=self.window
-            ),
-            plan={"accumulation_steps": 2},
+            spec=self.spec(),
+            plan={"accumulation_steps": self.accumulation_steps},
             shares=[
                 Share(device=f"cpu:{rank}", share=part, token_budget=budget, memory_bytes=most)
                 for rank, (part, budget, most) in enumerate(zip(parts, self.budgets, memory, strict=True))

@@ -1,13 +1,19 @@
 """Out of memory for real: an rlimit, no pretence. The update is that of a rank that had cut so from the start."""
 
+import json
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from onyx.memory.device import Device
 from onyx.training.attempt import Event, Exit, attempt_dir
-from tests.training.job import Job, make_model, same, write_data
+from onyx.training.data.pairs import open_data
+from onyx.training.models.load import build_empty, load_config
+from onyx.training.planning import plan_job
+from onyx.training.prepared import Planned
+from tests.training.job import Job, make_model, same, write_data, write_pairs
 
 MB = 2**20
 LENGTHS = [int(length) for length in np.random.default_rng(1).integers(8, 65, size=64)]
@@ -99,3 +105,43 @@ def test_a_sample_that_does_not_fit_alone_fails_the_job(tight: Job) -> None:
     error = (tight.attempt_dir / "error.json").read_text()
     assert "out_of_memory" in error
     assert "cpu:0" in error
+
+
+def test_of_pairs_both_answers_are_cut_together(tight: Job, home: Path) -> None:
+    """The journal's budget is of both answers; the update stays that of a rank that had cut so from the start."""
+    tight.data = home / "data" / "tight-pairs"
+    random = np.random.default_rng(2)
+    lengths = [(int(a), int(b), int(c)) for a, b, c in random.integers(4, 30, size=(40, 3))]
+    write_pairs(tight.data, lengths)
+    tight.training = {"epochs": 1, "objective": "dpo"}
+    tight.memory = [room(60)]
+    tight.finish()
+    first = memory_events(tight)[0]
+    assert first.data["budgets"][0] <= 512
+    assert same(tight.weights(), replayed(tight).weights())
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_a_planned_job_of_pairs_never_runs_out(
+    tight: Job, home: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner's micro-batch counts both answers: with the planned memory enforced, nothing is cut finer."""
+    monkeypatch.setenv("ONYX_HOME", str(home))
+    tight.data = write_pairs(tight.home / "pairs", [(8, 30, 20), (4, 10, 44), (20, 28, 28)] * 40)
+    tight.window, tight.training = 64, {"epochs": 1, "objective": "dpo", "method": method}
+    planned = plan_pairs(tight)
+    (share,) = planned.shares
+    assert planned.plan["devices"][0]["micro_batch"] < 64
+    assert share.token_budget == planned.plan["devices"][0]["token_budget"] < 64 * 2 * 48
+    tight.budgets, tight.memory = [share.token_budget], [share.memory_bytes]
+    tight.finish()
+    assert memory_events(tight) == []
+    widest = json.loads((tight.attempt_dir / "result.json").read_text())["micro_batch"]
+    assert widest >= planned.plan["devices"][0]["micro_batch"]
+
+
+def plan_pairs(job: Job) -> Planned:
+    """What preparing the job would plan, on a slice of the CPU that its window does not fit."""
+    data, config = open_data(job.data), load_config(job.model)
+    small = Device(kind="cpu", index=0, name="CPU", memory_total=400 * MB, memory_free=400 * MB, cores=1)
+    return plan_job(job.spec(), config, build_empty(config), data.lengths // data.rows, len(data), [small])

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from onyx.training.attempt import Exit, Failure
 from onyx.training.data.store import Prepared
+from onyx.training.export import write_model
+from onyx.training.models.load import load_model
 from onyx.training.models.tiny import make_tiny
 from onyx.training.prepare import main
 from onyx.training.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest, Roots
-from onyx.training.spec import DataSpec, JobSpec
+from onyx.training.spec import DataSpec, JobSpec, LoraSpec, Objective, TrainingSpec
 
 TOKEN = "hf_secretsecretsecret"  # noqa: S105 - to be looked for
 
@@ -29,9 +32,18 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HUB_TOKEN_VARIABLE, TOKEN)
 
 
-def run(home: Path, out: Path, *, model: str = "onyx/tiny", models: Path | None = None, **data: Any) -> int:
-    spec = JobSpec(model=model, data=DataSpec(**data))
-    request = PrepareRequest(spec=spec, roots=Roots(home=home, models=models), out=out / "attempt")
+def run(
+    home: Path,
+    out: Path,
+    *,
+    model: str = "onyx/tiny",
+    models: Path | None = None,
+    jobs: tuple[str, ...] = (),
+    objective: Objective = "sft",
+    **data: Any,
+) -> int:
+    spec = JobSpec(model=model, data=DataSpec(**data), training=TrainingSpec(objective=objective))
+    request = PrepareRequest(spec=spec, roots=Roots(home=home, models=models, jobs=jobs), out=out / "attempt")
     (out / "request.json").write_text(request.model_dump_json())
     return main(str(out / "request.json"))
 
@@ -111,3 +123,22 @@ def test_a_model_that_cannot_be_trained_is_refused(
     (root / "changed" / "evil.py").write_text("raise SystemExit('remote code ran')")
     assert run(home, tmp_path, model="changed", models=root, texts=["hello"]) == Exit.USER_ERROR
     assert failure(tmp_path).code == code
+
+
+def test_pairs_on_a_former_jobs_adapter_start_from_the_merged_model(home: Path, tmp_path: Path) -> None:
+    """So that the new adapter, switched off, leaves the model that the pairs are about."""
+    base = load_model(make_tiny(home / "models"), method="lora", lora=LoraSpec(r=2))
+    adapter = home / "jobs" / "ftjob-1" / "model"
+    for name, each in base.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(each.data, generator=torch.Generator().manual_seed(0))
+    write_model(adapter, base, None)
+    pair: Any = {"prompt": "a", "chosen": "b", "rejected": "cd"}
+    assert run(home, tmp_path, model="ftjob-1", jobs=("ftjob-1",), objective="dpo", rows=[pair]) == Exit.DONE
+    job = PreparedJob.model_validate_json((tmp_path / "attempt" / "prepared.json").read_bytes())
+    assert job.samples == 1
+    assert not (job.model_dir / "adapter_config.json").exists()
+    merged, tokens = load_model(job.model_dir).eval(), torch.arange(20)[None]
+    torch.testing.assert_close(
+        merged(input_ids=tokens).logits, base.eval()(input_ids=tokens).logits, rtol=1e-4, atol=1e-4
+    )

@@ -140,3 +140,30 @@ def test_no_temporary_thing_is_left(running: Job, home: Path) -> None:
         "update-00000015",
         "update-00000020",
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "budgets"), [("full", [96, 64]), ("lora", [96])], ids=["full, two ranks", "lora, one rank"]
+)
+def test_sigkill_of_a_job_that_learns_preferences(preferring: Job, method: str, budgets: list[int]) -> None:
+    """Killed before its reference is whole, and twice after: trained weights are never taken for the reference."""
+    preferring.budgets = budgets
+    preferring.training |= {"method": method, "epochs": 4, "save_every_updates": 3, "lora": {"dropout": 0.1}}
+    quiet = preferring.twin("quiet").finish()
+    kill_some(preferring, random.Random(0), [0, 5, 12])
+    assert resumed_from(preferring) >= 9
+    assert len(quiet.rows()) == 20
+    assert same(preferring.weights(), quiet.weights())
+    columns = [[row.split(",")[:7] + row.split(",")[8:] for row in each.rows()] for each in (preferring, quiet)]
+    assert columns[0] == columns[1]
+
+
+def test_sigkill_while_the_window_grows(dropping: Job) -> None:
+    """How much it has grown follows from the update alone."""
+    dropping.window, dropping.accumulation_steps = 16, 4
+    dropping.training = {"accumulation_warmup": 12, "accumulation_scheduler": "cosine", "save_every_updates": 2}
+    quiet = dropping.twin("quiet").finish()
+    kill_some(dropping, random.Random(0), [4, 8])
+    assert resumed_from(dropping) >= 6
+    assert same(dropping.weights(), quiet.weights())
+    assert [row.split(",")[:7] for row in dropping.rows()] == [row.split(",")[:7] for row in quiet.rows()]

@@ -76,5 +76,7 @@ def config_of(job: Job) -> dict[str, Any]:
         "memory_safety_margin": spec.memory_safety_margin,
         "gradient_clipping": spec.training.gradient_clipping,
         "mixed_precision": spec.training.precision != "float32",
+        "warmup_steps": spec.training.accumulation_warmup,
+        "accumulation_scheduler": spec.training.accumulation_scheduler,
     }
     return config | (job.config.change.given() if job.config else {})

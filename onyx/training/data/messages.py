@@ -13,7 +13,15 @@ Message = dict[str, Any]
 
 
 def check_messages(messages: list[Any]) -> tuple[list[Message], list[bool], list[Finding]]:
-    """The messages for the template, which of them are trained on, and all that is wrong."""
+    """The messages of a chat for the template, which of them are trained on, and all that is wrong."""
+    checked, trained, found = check_each(messages)
+    if not any(isinstance(each, dict) and each.get("role") == "assistant" for each in messages):
+        found.append(Finding("example_missing_assistant_message", "no message is the assistant's: nothing to learn"))
+    return checked, trained, found
+
+
+def check_each(messages: list[Any]) -> tuple[list[Message], list[bool], list[Finding]]:
+    """The same for messages that need not make a whole chat."""
     checked: list[Message] = []
     trained: list[bool] = []
     found: list[Finding] = []
@@ -25,8 +33,6 @@ def check_messages(messages: list[Any]) -> tuple[list[Message], list[bool], list
             found += [Finding(problem.code, f"message {number}: {problem.message}")] if problem else []
             checked.append(message)
             trained.append(raw["role"] == "assistant" and raw.get("weight") != 0)
-    if not any(isinstance(each, dict) and each.get("role") == "assistant" for each in messages):
-        found.append(Finding("example_missing_assistant_message", "no message is the assistant's: nothing to learn"))
     return checked, trained, found
 
 

@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onyx.training.atomic import once
-from onyx.training.data.check import check_row
-from onyx.training.data.encode import Encoder, Numbered
+from onyx.training.data.encode import Encoded, Encoder, Numbered
 from onyx.training.data.findings import Finding, Findings
+from onyx.training.data.pairs import ROWS, joined
+from onyx.training.data.preference import Preference, check_line
 from onyx.training.data.render import Renderer
 from onyx.training.data.sources import Source, evaluation_source, training_source
 from onyx.training.data.split import held_out
 from onyx.training.data.store import FORMAT, Meta, Writer, write_meta
 from onyx.training.errors import DataError
-from onyx.training.spec import DataSpec
+from onyx.training.spec import DataSpec, Objective
 
 
 def prepare_data(
@@ -26,6 +27,7 @@ def prepare_data(
     tokenizer: Any,
     out: Path,
     *,
+    objective: Objective = "sft",
     seed: int = 0,
     roots: tuple[Path, ...] | None = None,
     hub_token: str | None = None,
@@ -36,12 +38,19 @@ def prepare_data(
     """
     training = training_source(spec, roots, hub_token)
     evaluation = evaluation_source(spec, roots)
-    key = content_key(spec, training, evaluation, tokenizer, seed)
-    job = _Preparation(spec, tokenizer, training, evaluation, seed, key)
+    key = content_key(spec, training, evaluation, tokenizer, seed, objective)
+    job = _Preparation(spec, tokenizer, training, evaluation, seed, key, objective)
     return once(out / key, job.write)
 
 
-def content_key(spec: DataSpec, training: Source, evaluation: Source | None, tokenizer: Any, seed: int) -> str:
+def content_key(
+    spec: DataSpec,
+    training: Source,
+    evaluation: Source | None,
+    tokenizer: Any,
+    seed: int,
+    objective: Objective = "sft",
+) -> str:
     """The same for the same content, tokenizer and options; another for any other."""
     fraction = spec.evaluation_fraction if evaluation is None else 0.0
     options = {
@@ -54,6 +63,7 @@ def content_key(spec: DataSpec, training: Source, evaluation: Source | None, tok
         "overlong": spec.overlong,
         "tolerated_bad_lines": spec.tolerated_bad_lines,
         "tokenizer": tokenizer_fingerprint(tokenizer),
+        "objective": objective,
     }
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:40]
 
@@ -76,9 +86,18 @@ class _Preparation:
     """One pass over the data, into one directory."""
 
     def __init__(
-        self, spec: DataSpec, tokenizer: Any, training: Source, evaluation: Source | None, seed: int, key: str
+        self,
+        spec: DataSpec,
+        tokenizer: Any,
+        training: Source,
+        evaluation: Source | None,
+        seed: int,
+        key: str,
+        objective: Objective,
     ) -> None:
         self._spec = spec
+        self._objective: Objective = objective
+        self._rows = ROWS if objective == "dpo" else 1
         self._training = training
         self._evaluation = evaluation
         self._seed = seed
@@ -92,36 +111,51 @@ class _Preparation:
         found = [Findings("training")]
         with Writer(out) as writer:
             self._add(self._training, found[0], writer)
-            evaluation = held_out(writer.samples, self._spec.evaluation_fraction, self._seed)
+            evaluation = held_out(writer.samples // self._rows, self._spec.evaluation_fraction, self._seed)
             if self._evaluation is not None:
-                given = writer.samples
+                given = writer.samples // self._rows
                 found.append(Findings("evaluation"))
                 self._add(self._evaluation, found[1], writer)
-                evaluation = np.arange(writer.samples) >= given
-            writer.split(evaluation)
+                evaluation = np.arange(writer.samples // self._rows) >= given
+            writer.split(np.repeat(evaluation, self._rows))
         write_meta(out, self._meta(out, evaluation, found, writer.highest_token))
 
     def _add(self, source: Source, found: Findings, writer: Writer) -> None:
-        for number, sample in self._encoder.encode(self._rendered(source, found)):
-            if isinstance(sample, list):
-                found.add(number, sample)
+        for number, rows in self._encoded(source, found):
+            good = [each for each in rows if isinstance(each, Encoded)]
+            if not good:
+                found.add(number, [each for each in rows if isinstance(each, Finding)])
                 continue
-            self._truncated += sample.truncated
-            writer.add(sample)
+            self._truncated += any(each.truncated for each in good)
+            for each in good:
+                writer.add(each)
         if not source.unchanged():
             raise DataError("file_changed", "the file was changed while it was read: start the job again")
         found.judge(self._spec.tolerated_bad_lines)
 
+    def _encoded(self, source: Source, found: Findings) -> Iterator[tuple[int, list[Encoded] | list[Finding]]]:
+        """Each line's rows, or what is wrong with it."""
+        encoded = self._encoder.encode(self._rendered(source, found))
+        if self._objective == "dpo":
+            return joined(encoded)
+        return ((number, [each] if isinstance(each, Encoded) else each) for number, each in encoded)
+
     def _rendered(self, source: Source, found: Findings) -> Iterator[Numbered]:
+        """As many texts for each line as it makes rows."""
         for number, row in source.rows():
             found.lines += 1
-            sample = check_row(row)
-            rendered = sample if isinstance(sample, list) else self._renderer.render(sample)
-            yield number, [rendered] if isinstance(rendered, Finding) else rendered
+            sample = check_line(row, self._objective)
+            if isinstance(sample, list):
+                yield number, sample
+                yield from [(number, [])] * (self._rows - 1)
+                continue
+            for each in (sample.preferred, sample.rejected) if isinstance(sample, Preference) else (sample,):
+                rendered = self._renderer.render(each)
+                yield number, [rendered] if isinstance(rendered, Finding) else rendered
 
     def _meta(self, out: Path, evaluation: NDArray[np.bool_], found: list[Findings], highest: int) -> Meta:
-        lengths = np.diff(np.load(out / "offsets.npy"))
-        weights = np.load(out / "weights.npy")
+        lengths = np.diff(np.load(out / "offsets.npy")).reshape(-1, self._rows)
+        weights = np.load(out / "weights.npy").reshape(-1, self._rows)
         return Meta(
             key=self._key,
             samples=int((~evaluation).sum()),
@@ -129,11 +163,12 @@ class _Preparation:
             tokens=int(lengths[~evaluation].sum()),
             label_tokens=int(weights[~evaluation].sum()),
             longest=int(lengths.max()),
-            lengths=histogram(lengths[~evaluation]),
+            lengths=histogram(lengths[~evaluation].max(axis=1)),
             truncated=self._truncated,
             bad_lines=sum(each.bad for each in found),
             findings=[each for part in found for each in part.kept],
             highest_token=highest,
+            rows=self._rows,
         )
 
 

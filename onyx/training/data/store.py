@@ -1,11 +1,11 @@
 """Prepared data: an immutable directory of arrays, memory-mapped. Readable without torch, datasets or pyarrow.
 
-tokens.npy      int32, all samples one after the other
+tokens.npy      int32, all samples one after the other; of a pair first the preferred answer, then the other
 mask.npy        bool, beside it: which tokens are trained on
 offsets.npy     int64, where each sample begins, and the end of the last
 weights.npy     int32, label tokens of each sample after the causal shift
 train.npy       int64, numbers of the samples to train on
-evaluation.npy  int64, numbers of the samples to evaluate on
+evaluation.npy  int64, numbers of the samples to evaluate on; both of a pair are in one of these two
 meta.json       Meta
 """
 
@@ -41,6 +41,8 @@ class Meta(Frozen):
     bad_lines: int
     findings: list[dict[str, Any]]
     highest_token: int
+    rows: int = 1
+    """Stored samples that make one: 2 for pairs, of which all counts above are."""
 
 
 class Column:
@@ -119,6 +121,8 @@ def write_meta(out: Path, meta: Meta) -> None:
 class Prepared:
     """Samples of a prepared directory: those to train on, or by `evaluation` those to evaluate on."""
 
+    rows = 1
+
     def __init__(self, directory: Path, part: str = "train") -> None:
         self.directory = directory
         self._part = part
@@ -130,6 +134,7 @@ class Prepared:
         self.lengths: NDArray[np.int64] = offsets[numbers + 1] - self._starts
         """Tokens per sample."""
 
+        self.tokens = self.lengths
         self.weights: NDArray[np.int64] = np.load(directory / "weights.npy")[numbers].astype(np.int64)
         """Label tokens per sample, after the causal shift."""
 

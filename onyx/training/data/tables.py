@@ -8,9 +8,10 @@ from typing import Any
 
 from onyx.training.data.findings import Finding
 from onyx.training.data.lines import Numbered, parse_json
+from onyx.training.data.preference import NON_PREFERRED, PREFERRED
 from onyx.training.errors import DataError
 
-JSON_COLUMNS = ("messages", "tools", "functions")
+JSON_COLUMNS = ("messages", "tools", "functions", "input", *PREFERRED, *NON_PREFERRED)
 """Columns whose cells may hold JSON, since a table has no lists of its own."""
 
 CHUNK_ROWS = 500
