@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Depends, Path
+from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
 from onyx.api.caller import Caller
@@ -22,6 +23,11 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
+BEARER = HTTPBearer(
+    auto_error=False, scheme_name="API key", description="Made by `onyx keys create`. Without any key: this host only."
+)
+"""For the docs' Authorize button; the desk itself looks at the header."""
+
 DeskDep = Annotated[Desk, Depends(_desk)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
@@ -35,7 +41,7 @@ async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job
 
 
 async def _may_plan(desk: DeskDep, caller: CallerDep) -> None:
-    await desk.plans.hit(caller.key_id or caller.name)
+    await desk.plans.hit(caller.counted_as)
 
 
 def _admin(caller: CallerDep) -> Caller:

@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 
 from onyx.api.caller import Caller, with_key, without_keys
-from onyx.api.limits import RateLimit
+from onyx.api.errors import ApiError
+from onyx.api.limits import Places, RateLimit
 from onyx.jobs.errands import ErrandLauncher
 from onyx.jobs.home import Home
 from onyx.jobs.keys import ApiKey
@@ -35,20 +36,26 @@ class Desk:
         self.launcher = ErrandLauncher(home.settings.run_dir)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
-        self._keys: dict[str, ApiKey] = {}
+        self.streams = Places(home.settings.streams_per_caller)
+        self._keys: tuple[ApiKey, ...] = ()
         self._keys_read = -FRESH_SECONDS
         self._gpus: list[Device] = []
         self._gpus_read = -FRESH_SECONDS
 
     async def admit(self, request: Request) -> Caller:
         """Who is asking; 401 or 403 for those who may not, 429 for those who ask too often."""
-        keys = await self._active_keys()
-        if keys:
-            caller = with_key(request, keys)
-        else:
-            caller = without_keys(request, allow_anonymous=self.settings.allow_anonymous)
-        await self.requests.hit(caller.key_id or caller.name)
+        try:
+            caller = await self._identify(request)
+        except ApiError:
+            await self.requests.hit(f"peer:{request.client.host if request.client else None}")
+            raise
+        await self.requests.hit(caller.counted_as)
         return caller
+
+    async def still_admits(self, caller: Caller) -> bool:
+        """Whether a caller that was let in would be again: a stream ends when its key is revoked."""
+        working = {key.id for key in await self._all_keys() if key.revoked_at is None}
+        return caller.key_id is None or caller.key_id in working
 
     async def gpus(self) -> list[Device]:
         """The GPUs of this host."""
@@ -57,10 +64,15 @@ class Desk:
             self._gpus_read = time.monotonic()
         return self._gpus
 
-    async def _active_keys(self) -> dict[str, ApiKey]:
+    async def _identify(self, request: Request) -> Caller:
+        keys = await self._all_keys()
+        if keys:  # revoked ones too: taking back the last key must not let everybody in
+            return with_key(request, keys)
+        return without_keys(request, allow_anonymous=self.settings.allow_anonymous)
+
+    async def _all_keys(self) -> tuple[ApiKey, ...]:
         if time.monotonic() - self._keys_read > FRESH_SECONDS:
-            keys = await self.store.list_keys()
-            self._keys = {key.id: key for key in keys if key.revoked_at is None}
+            self._keys = await self.store.list_keys()
             self._keys_read = time.monotonic()
         return self._keys
 
@@ -86,10 +98,13 @@ class Opening:
         return self._desks[loop]
 
     async def __call__(self, request: Request) -> None:
-        """As a dependency of a router: who is asking is known before any handler runs."""
+        """As a dependency of a router: who is asking is known before any handler runs. Asked twice, it counts once."""
         desk = await self.desk()
+        if getattr(request.state, "admitted_by", None) is desk:
+            return
         request.state.desk = desk
         request.state.caller = await desk.admit(request)
+        request.state.admitted_by = desk
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onyx.api.desk import Desk
-from onyx.api.errors import cannot
+from onyx.api.errors import bad, cannot
+from onyx.api.logs import scrub
 from onyx.jobs.batch_size import optimal_batch_size
 from onyx.memory.device import Device
 
@@ -20,10 +21,12 @@ async def plan_batch(
 ) -> dict[str, Any]:
     """The documented answer; 400 with what would fit, or what to change."""
     given = {name: value for name, value in options.items() if value is not None}
+    if given.get("max_length", 0) > desk.settings.most_max_length:
+        raise bad(f"max_length may be at most {desk.settings.most_max_length} here", param="max_length")
     try:
         imagined = [Device.imagined(card, place) for place, card in enumerate(cards)]
         return await optimal_batch_size(
             model, target, gpu_ids, desk.settings, launcher=desk.launcher, imagined=imagined, **given
         )
     except ValueError as error:
-        raise cannot(str(error), code="no_plan") from None
+        raise cannot(scrub(str(error), desk.settings), code="no_plan") from None

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from onyx.api import audit, metrics
 from onyx.api.body import BoundedRequest
+from onyx.api.desk import Opening
 from onyx.api.errors import ApiError, translate
 from onyx.api.request_id import REQUEST_ID, request_id_of
 
@@ -33,15 +34,22 @@ class OnyxRoute(APIRoute):
             request.state.request_id = request_id_of(request)
             bounded = BoundedRequest(request.scope, request.receive)
             try:
+                for opening in self._openings(request):
+                    await opening(bounded)
                 response = await handle(bounded)
             except Exception as error:
                 response = self.answer(translate(error, request) or _ours(error, request))
             response.headers[REQUEST_ID] = request.state.request_id
             metrics.count(request.method, self.path_format, response.status_code, time.perf_counter() - began)
-            audit.note(bounded, self.path_format, response.status_code)
+            audit.note(bounded, self, response.status_code)
             return response
 
         return handle_bounded
+
+    def _openings(self, request: Request) -> list[Opening]:
+        """Whom to ask before a byte of the body is read: FastAPI reads it first and runs dependencies after."""
+        included = request.scope.get("fastapi", {}).get("effective_route_context", self)
+        return [each.dependency for each in included.dependencies if isinstance(each.dependency, Opening)]
 
     def answer(self, error: ApiError) -> Response:
         """An error in this API's words."""

@@ -24,6 +24,7 @@ from onyx.jobs.holder import Holder, this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
+from onyx.jobs.private import UMASK, close_directory, private_directory
 from onyx.jobs.store import Store
 from onyx.jobs.training import train
 from onyx.jobs.wake import Alarm
@@ -168,7 +169,7 @@ async def check_marker(store: Store, settings: Settings) -> None:
     expected = await store.marker()
     marker = settings.home / "marker"
     if not marker.exists() and not (await store.list_jobs(limit=1)).jobs:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        private_directory(settings.home)
         marker.write_text(expected)  # the first process on a new store: this home is the one
     if not marker.exists() or marker.read_text().strip() != expected:
         raise SystemExit(
@@ -184,7 +185,8 @@ def lock_path(run_dir: Path) -> Path:
 @contextlib.contextmanager
 def only_one(run_dir: Path) -> Iterator[bool]:
     """Whether this is the only runner that was started for its home on this host; the lock lasts as long as it does."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    private_directory(run_dir.parent)
+    close_directory(run_dir)
     with lock_path(run_dir).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,6 +203,7 @@ def main() -> None:
     parser.add_argument("--companion", metavar="PID:START", help="leave when this process is gone and all is done")
     arguments = parser.parse_args()
     put_on_name("onyx-runner")
+    os.umask(UMASK)  # for every helper and rank, too
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = Settings()
     companion = _companion(arguments.companion)

@@ -10,7 +10,7 @@ import numpy as np
 
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Exit, Failure
-from onyx.training.data.prepare import prepare_data
+from onyx.training.data.prepare import check_rows, prepare_data
 from onyx.training.data.store import Meta, Prepared
 from onyx.training.errors import DataError, ModelError, UserError
 from onyx.training.lifeline import watch
@@ -56,9 +56,12 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
         seed=spec.training.seed,
         roots=roots.data,
         hub_token=hub_token,
+        most_rows=request.most_rows,
     )
     data = Prepared.open(data_dir)
     meta = data.meta
+    rows = meta.samples + meta.evaluation_samples + meta.bad_lines
+    check_rows(rows, request.most_rows)  # prepared before, perhaps, when the limit was another
     _check_vocabulary(meta, config)
     planned = None
     if request.devices:

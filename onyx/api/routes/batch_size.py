@@ -20,7 +20,7 @@ from onyx.api.schemas.batch_size import (
     OptimizeAnswer,
     OptimizeBody,
 )
-from onyx.api.schemas.common import MOST, GpuIds, ModelName
+from onyx.api.schemas.common import MOST, WITH_BODY, GpuIds, ModelName, problems
 from onyx.api.working import efficiency, running_jobs
 from onyx.memory.info import gpu_info
 
@@ -29,7 +29,7 @@ router = APIRouter(route_class=OnyxRoute, tags=["batch size"])
 Number = Annotated[int, Query(ge=1, le=MOST)]
 
 
-@router.post("/calculate-batch-size", dependencies=[MayPlan])
+@router.post("/calculate-batch-size", dependencies=[MayPlan], responses=problems(*WITH_BODY))
 async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep) -> BatchSizeAnswer:
     """Micro-batch and accumulation steps for a model on GPUs that are here, or on cards one does not have."""
     answer = await plan_batch(
@@ -46,7 +46,7 @@ async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep) -> BatchSizeA
     return BatchSizeAnswer.model_validate(answer)
 
 
-@router.get("/calculate-batch-size", dependencies=[MayPlan])
+@router.get("/calculate-batch-size", dependencies=[MayPlan], responses=problems(400, 422))
 async def recommend_batch_size(
     desk: DeskDep,
     model_name: Annotated[ModelName, Query()],
@@ -68,7 +68,7 @@ async def recommend_batch_size(
     )
 
 
-@router.post("/optimize", dependencies=[MayPlan])
+@router.post("/optimize", dependencies=[MayPlan], responses=problems(*WITH_BODY))
 async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> OptimizeAnswer:
     """calculate: a plan; optimize: that plan beside what LoRA would change; monitor: what runs now, and on what."""
     if body.action == "monitor":
@@ -88,7 +88,7 @@ async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> Opti
     return OptimizeAnswer(action=body.action, details=details)
 
 
-@router.post("/calculate-effective-batch-size")
+@router.post("/calculate-effective-batch-size", responses=problems(422))
 async def calculate_effective_batch_size(actual_batch_size: Number, accumulation_steps: Number) -> EffectiveBatchSize:
     effective = actual_batch_size * accumulation_steps
     return EffectiveBatchSize(
@@ -99,7 +99,7 @@ async def calculate_effective_batch_size(actual_batch_size: Number, accumulation
     )
 
 
-@router.post("/calculate-accumulation-steps")
+@router.post("/calculate-accumulation-steps", responses=problems(422))
 async def calculate_accumulation_steps(target_batch_size: Number, actual_batch_size: Number) -> AccumulationSteps:
     steps = -(-target_batch_size // actual_batch_size)
     return AccumulationSteps(
@@ -118,7 +118,7 @@ _CALCULATIONS = {
 }
 
 
-@router.post("/adjust-learning-rate")
+@router.post("/adjust-learning-rate", responses=problems(422))
 async def adjust_rate(
     base_lr: Annotated[float, Query(gt=0, le=1e6, allow_inf_nan=False)],
     accumulation_steps: Number,

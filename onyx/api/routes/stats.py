@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from onyx.api.deps import CallerDep, DeskDep, JobDep
 from onyx.api.planning import plan_batch
 from onyx.api.route import OnyxRoute
-from onyx.api.schemas.common import MOST, ModelName
+from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (
     Health,
     OptimalSettings,
@@ -56,7 +56,7 @@ async def health(desk: DeskDep) -> Health:
     )
 
 
-@router.get("/stats/{training_id}")
+@router.get("/stats/{training_id}", responses=problems(404, 422))
 async def get_stats(job: JobDep, desk: DeskDep) -> Stats:
     """The numbers of one training."""
     numbers = accumulation_stats(job, await desk.store.last_metrics(job.id, HISTORY))
@@ -85,7 +85,7 @@ async def performance_metrics(desk: DeskDep, caller: CallerDep) -> Performance:
     )
 
 
-@router.get("/performance/recommendations")
+@router.get("/performance/recommendations", responses=problems(400, 422))
 async def performance_recommendations(
     desk: DeskDep,
     caller: CallerDep,
@@ -96,7 +96,7 @@ async def performance_recommendations(
     """A rule of thumb by size; with a model's name the planner's own, measured answer."""
     advice = _SIZES[model_size]
     if model_name is not None:
-        await desk.plans.hit(caller.key_id or caller.name)
+        await desk.plans.hit(caller.counted_as)
         advice = await _planned(desk, model_name, target_batch_size)
     batch = advice.max_batch_size_per_gpu
     steps = -(-target_batch_size // batch)

@@ -29,6 +29,7 @@ def prepare_data(
     seed: int = 0,
     roots: tuple[Path, ...] | None = None,
     hub_token: str | None = None,
+    most_rows: int | None = None,
 ) -> Path:
     """The directory under `out` that holds this data for this tokenizer, made when it is not there.
 
@@ -37,8 +38,16 @@ def prepare_data(
     training = training_source(spec, roots, hub_token)
     evaluation = evaluation_source(spec, roots)
     key = content_key(spec, training, evaluation, tokenizer, seed)
-    job = _Preparation(spec, tokenizer, training, evaluation, seed, key)
+    job = _Preparation(spec, tokenizer, training, evaluation, seed, key, most_rows)
     return once(out / key, job.write)
+
+
+def check_rows(rows: int, most: int | None) -> None:
+    """DataError when there are more than the operator allows."""
+    if most is not None and rows > most:
+        raise DataError(
+            "too_many_rows", f"the data has more than {most:,} rows, which is the limit here: give fewer", param="data"
+        )
 
 
 def content_key(spec: DataSpec, training: Source, evaluation: Source | None, tokenizer: Any, seed: int) -> str:
@@ -76,7 +85,14 @@ class _Preparation:
     """One pass over the data, into one directory."""
 
     def __init__(
-        self, spec: DataSpec, tokenizer: Any, training: Source, evaluation: Source | None, seed: int, key: str
+        self,
+        spec: DataSpec,
+        tokenizer: Any,
+        training: Source,
+        evaluation: Source | None,
+        seed: int,
+        key: str,
+        most_rows: int | None,
     ) -> None:
         self._spec = spec
         self._training = training
@@ -86,6 +102,8 @@ class _Preparation:
         self._renderer = Renderer(tokenizer)
         self._encoder = Encoder(tokenizer, spec.max_length, refuse_overlong=spec.overlong == "refuse")
         self._truncated = 0
+        self._most_rows = most_rows
+        self._rows = 0
 
     def write(self, out: Path) -> None:
         """Fill the directory."""
@@ -115,6 +133,8 @@ class _Preparation:
     def _rendered(self, source: Source, found: Findings) -> Iterator[Numbered]:
         for number, row in source.rows():
             found.lines += 1
+            self._rows += 1
+            check_rows(self._rows, self._most_rows)
             sample = check_row(row)
             rendered = sample if isinstance(sample, list) else self._renderer.render(sample)
             yield number, [rendered] if isinstance(rendered, Finding) else rendered
