@@ -53,11 +53,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(home: Path, **more: Any) -> Iterator[Server]:
+def server(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[Server]:
     """Without a runner, unless `embedded_runner` asks for one."""
     port = free_port()
     log = home.parent / f"server-{port}.log"
-    command = ["uvicorn", "--factory", "onyx.api.app:create_app", "--host", "127.0.0.1", "--port", str(port)]
+    command = ["uvicorn", "--factory", "onyx.api.app:create_app", "--host", host, "--port", str(port)]
     environment = os.environ | settings(home, **more).environment()
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=output, stderr=output)

@@ -6,6 +6,7 @@ no runner; and nobody may plan, so that no request starts a process: what would 
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -49,10 +51,18 @@ def linked(schema: dict[str, Any]) -> dict[str, Any]:
     links = {each["operationId"]: {"operationId": each["operationId"], "parameters": WITH_ID} for each in targets}
     for path, status in (("/config", "200"), ("/training/with-accumulation", "202"), ("/training/large-batch", "202")):
         schema["paths"][AT + path]["post"]["responses"][status]["links"] = links
+    samples = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 3}
+    shapes = schema["components"]["schemas"]  # bodies that are accepted, so that stories have a beginning
+    shapes["DatasetConfig"] = {"type": "object", "properties": {"texts": samples}, "required": ["texts"]}
+    shapes["DatasetConfig"]["additionalProperties"] = False
+    shapes["TrainingBody"]["properties"]["gradient_accumulation_config"] = {"type": "null"}
+    shapes["TrainingBody"]["properties"]["user_id"] = {"type": "integer", "minimum": 0, "maximum": 9}
     return schema
 
 
-SCHEMA = schemathesis.openapi.from_dict(linked(create_app().openapi()))
+RAW = create_app().openapi()
+SCHEMA = schemathesis.openapi.from_dict(RAW)
+STORIES = schemathesis.openapi.from_dict(linked(RAW))
 OPERATIONS = {operation.ok().label: operation.ok() for operation in SCHEMA.get_all_operations()}
 
 
@@ -85,19 +95,22 @@ def call(case: Case, service: tuple[Server, Session], checks: list[Callable[...,
 
 def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], examples: int) -> None:
     checks = CHECKS + ([negative_data_rejection] if mode is GenerationMode.NEGATIVE else [])
+    if label == "GET /readyz":  # without a runner it is not ready, and 503 is how it says so
+        checks.remove(not_a_server_error)
 
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
     @settings(max_examples=examples, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), database=None)
     def requests_of(case: Case) -> None:
         call(case, service, checks)
 
-    requests_of()
+    with suppress(Unsatisfiable):  # what takes nothing cannot be given the wrong thing
+        requests_of()
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_what_fits_and_what_does_not(label: str, service: tuple[Server, Session]) -> None:
     for mode in GenerationMode:
-        fuzz(label, mode, service, 6)
+        fuzz(label, mode, service, 5)
 
 
 @pytest.mark.slow
@@ -109,7 +122,7 @@ def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[
 
 
 def run_in_order(service: tuple[Server, Session], examples: int, steps: int) -> None:
-    machine = SCHEMA.as_state_machine()
+    machine = STORIES.as_state_machine()
 
     class Story(machine):  # type: ignore[misc, valid-type]
         def call(self, case: Case, **_: Any) -> Any:
@@ -125,7 +138,7 @@ def run_in_order(service: tuple[Server, Session], examples: int, steps: int) -> 
 
 
 def test_one_request_after_the_other(service: tuple[Server, Session]) -> None:
-    run_in_order(service, 10, 8)
+    run_in_order(service, 6, 8)
 
 
 @pytest.mark.slow
