@@ -47,7 +47,9 @@ WITH_ID = {"training_id": "$response.body#/training_id"}
 def linked(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with links from what makes an id to whatever takes one."""
     schema = copy.deepcopy(schema)
-    targets = [each for path, methods in schema["paths"].items() if "{training_id}" in path for each in methods.values()]
+    targets = [
+        each for path, methods in schema["paths"].items() if "{training_id}" in path for each in methods.values()
+    ]
     links = {each["operationId"]: {"operationId": each["operationId"], "parameters": WITH_ID} for each in targets}
     for path, status in (("/config", "200"), ("/training/with-accumulation", "202"), ("/training/large-batch", "202")):
         schema["paths"][AT + path]["post"]["responses"][status]["links"] = links

@@ -42,7 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     limits = {"planning_rate_limit": "0/hour", "streams_per_caller": 2}
     with server(home, data_root=root, model_root=root, **limits) as running:
         yield running
-        assert "Traceback" not in running.log
+        assert "Traceback" not in running.log, running.log[running.log.index("Traceback") - 500 :][:6000]
 
 
 @pytest.fixture
@@ -76,7 +76,9 @@ def test_a_gigabyte_in_chunks_is_left_while_it_comes(running: Server, client: ht
     before, sent = running.memory, 0
     part = b"x" * MIB
     with running.connect() as wire:
-        head = f"POST {TRAIN} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+        head = (
+            f"POST {TRAIN} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
+        )
         wire.sendall(f"{head}\r\n\r\n".encode())
         try:
             while sent < 2**30:
@@ -119,9 +121,10 @@ def test_a_stream_takes_one_of_few_places_and_gives_it_back(client: httpx.Client
     job = client.post(TRAIN, json=BODY).json()["training_id"]
     events, header = f"{AT}/training/{job}/events", {"Accept": "text/event-stream"}
     with client.stream("GET", events, headers=header) as one, client.stream("GET", events, headers=header) as two:
-        next(one.iter_lines())
-        next(two.iter_lines())
-        assert client.get(events, headers=header).status_code == 429
+        reading = [each.iter_lines() for each in (one, two)]
+        assert all(map(next, reading))
+        with client.stream("GET", events, headers=header) as third:
+            assert third.status_code == 429
         assert client.post(f"{TRAIN}?wait=1", json=BODY).status_code == 429
         assert client.get(events).status_code == 200
     deadline = time.monotonic() + SECONDS
@@ -211,9 +214,11 @@ def test_traversal_in_every_string_of_every_body(client: httpx.Client) -> None:
                     body = joined(start, filled(place, value))
                     if place[:1] == ["dataset_config"] and place[1] in ("rows", "file_id", "path", "hub"):
                         body["dataset_config"].pop("texts", None)
-                    answer = client.request(method, path.replace("{training_id}", "accumulation_1_0123456789"), json=body)
+                    answer = client.request(
+                        method, path.replace("{training_id}", "accumulation_1_0123456789"), json=body
+                    )
                     assert answer.status_code < 500, (path, place, value, answer.text)
-                    assert "root:" not in answer.text
+                    assert "root:x:" not in answer.text
                     tried += 1
                     if place[-1] in ("path", "file_id", "evaluation_path", "evaluation_file_id"):
                         sentence(answer)
@@ -228,17 +233,17 @@ def test_traversal_in_every_query_and_path(client: httpx.Client) -> None:
             for value in TRAVERSAL:
                 where = path.replace("{training_id}", httpx.URL("http://x", params={"q": value}).query.decode()[2:])
                 answer = client.request(method, where, params=dict.fromkeys(names, value))
-                assert answer.status_code in (200, 404, 422) or answer.status_code in (405, 429), (where, answer.text)
-                if path in ("/readyz",):
-                    continue
-                assert "root:" not in answer.text
+                assert answer.status_code < 500 or path == "/readyz", (where, answer.text)
+                assert "root:x:" not in answer.text
 
 
-def test_a_model_name_of_a_megabyte(client: httpx.Client) -> None:
+def test_a_model_name_of_a_megabyte(running: Server, client: httpx.Client) -> None:
     name = "x" * MIB
     sentence(client.post(TRAIN, json=BODY | {"model_name": name}))
     sentence(client.post(f"{AT}/calculate-batch-size", json={"model_name": name, "target_effective_batch_size": 8}))
-    assert 400 <= client.get(f"{AT}/calculate-batch-size", params={"model_name": name}).status_code < 500
+    with running.connect() as wire:
+        wire.sendall(f"GET {AT}/calculate-batch-size?model_name={name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert wire.recv(4096).startswith(b"HTTP/1.1 4")
 
 
 @pytest.mark.parametrize("header", ["Host", "Origin"])

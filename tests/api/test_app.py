@@ -37,7 +37,10 @@ def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
     for path, method, operation in operations(schema):
         tail = re.sub(r"\W", "_", f"{path}_{method}")
         assert operation["operationId"].endswith(tail)
-    names = {each["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}")) for path, method, each in operations(schema)}
+    names = {
+        each["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
+        for path, method, each in operations(schema)
+    }
     assert names >= OPERATIONS
 
 

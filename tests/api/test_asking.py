@@ -13,7 +13,9 @@ from tests.api.service import AT, BODY, at_home, make_key, service, settings
 TRAIN = f"{AT}/training/with-accumulation"
 
 
-def post(client: TestClient, data: dict[str, Any] | None = None, headers: dict[str, str] | None = None, **more: Any) -> tuple[int, str]:
+def post(
+    client: TestClient, data: dict[str, Any] | None = None, headers: dict[str, str] | None = None, **more: Any
+) -> tuple[int, str]:
     answer = client.post(TRAIN, json=BODY | ({"dataset_config": data} if data else {}) | more, headers=headers)
     return answer.status_code, str(answer.json().get("detail"))
 

@@ -38,7 +38,9 @@ def test_another_owners_job_or_config_is_404_on_every_route(here: Settings) -> N
         assert client.get(f"{AT}/config/{config}", headers=ann).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%00b", "accumulation_1_0123456789%0a", "'; DROP TABLE job; --"])
+@pytest.mark.parametrize(
+    "name", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%00b", "accumulation_1_0123456789%0a", "'; DROP TABLE job; --"]
+)
 def test_an_id_that_nobody_made_is_never_looked_up(client: TestClient, name: str) -> None:
     for method, path in routes_with_ids(client):
         status = ask(client, method, path, name, {})

@@ -69,4 +69,3 @@ def test_unfinished_jobs_are_limited(here: Settings) -> None:
         assert int(second.headers["Retry-After"]) > 0
         client.post(f"{AT}/training/{first.json()['training_id']}/cancel")
         assert client.post(f"{AT}/training/large-batch", json=body).status_code == 202
-
