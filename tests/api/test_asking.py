@@ -24,13 +24,14 @@ def test_quotas_of_a_job_are_422_and_say_the_limit(here: Settings) -> None:
     tight = settings(here.home, most_rows=2, most_epochs=3, most_max_length=64)
     with service(tight) as client:
         assert post(client, {"texts": ["a", "b"], "max_length": 64}, training_config={"epochs": 3})[0] == 202
-        for data, more, said in (
+        refused: list[tuple[dict[str, Any], dict[str, Any], str]] = [
             ({"texts": ["a"] * 3}, {}, "texts may be at most 2"),
             ({"rows": [{"text": "a"}] * 3}, {}, "rows may be at most 2"),
             ({"texts": ["a"], "evaluation_rows": [{"text": "a"}] * 3, "max_length": 8}, {}, "evaluation_rows may be"),
             ({"texts": ["a"], "max_length": 65}, {}, "max_length may be at most 64"),
             ({"texts": ["a"], "max_length": 8}, {"training_config": {"epochs": 4}}, "epochs may be at most 3"),
-        ):
+        ]
+        for data, more, said in refused:
             status, detail = post(client, {"max_length": 8} | data, **more)
             assert status == 422
             assert said in detail

@@ -50,8 +50,8 @@ def test_a_key_is_nowhere_to_be_read(here: Settings, caplog: pytest.LogCaptureFi
     answers = []
     with service(here) as client:
         make_job(client, ann)
-        for path in ("/training", "/stats", "/health", "/config/nothing"):
-            answers.append(client.get(f"{AT}{path}", headers=ann).text)
+        paths = ("/training", "/stats", "/health", "/config/nothing")
+        answers += [client.get(f"{AT}{path}", headers=ann).text for path in paths]
         answers.append(client.get("/metrics", headers=ann).text)
         answers.append(client.get(f"{AT}/stats", headers={"Authorization": f"Bearer {secret}x"}).text)
     files = [path.read_bytes() for path in here.home.rglob("*") if path.is_file()]

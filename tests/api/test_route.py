@@ -49,7 +49,7 @@ def test_a_request_is_counted_once(here: Settings) -> None:
 
 @pytest.mark.parametrize("given", ["", "x" * 65, "a b", "<script>", "é"])
 def test_every_answer_has_a_harmless_request_id(client: TestClient, given: str) -> None:
-    headers = {"X-Request-Id": given.encode()}
+    headers = {b"X-Request-Id": given.encode()}
     for answer in (client.get(f"{AT}/stats", headers=headers), client.get(f"{AT}/stats/no", headers=headers)):
         assert re.fullmatch(r"req_[0-9a-f]{24}", answer.headers["x-request-id"])
     assert client.get(f"{AT}/stats", headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"
