@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     planning_rate_limit: str = "120/minute"
     """Plans and batch-size calculations per caller: each may start a process."""
 
+    streams_per_caller: int = Field(default=100, ge=1)
+    """Streams of events and waiting requests that one caller may have open at once."""
+
     open_jobs_per_owner: int = Field(default=1000, ge=1)
     """Unfinished jobs that one owner may have."""
 

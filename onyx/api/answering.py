@@ -1,6 +1,7 @@
 """A job as an answer."""
 
 from onyx.api.desk import Desk
+from onyx.api.logs import scrub
 from onyx.api.schemas.training import TrainingAnswer
 from onyx.jobs.answering import training_answer
 from onyx.jobs.values import Job
@@ -12,4 +13,7 @@ HISTORY = 200
 async def answer_of(job: Job, desk: Desk, *, metrics: bool = False) -> TrainingAnswer:
     """The training answer; lists leave out the numbers of each update."""
     numbers = await desk.store.last_metrics(job.id, HISTORY) if metrics else ()
-    return TrainingAnswer.model_validate(training_answer(job, numbers, await desk.gpus(), desk.settings))
+    answer = training_answer(job, numbers, await desk.gpus(), desk.settings)
+    if answer["error"]:
+        answer["error"] = scrub(answer["error"], desk.settings)
+    return TrainingAnswer.model_validate(answer)

@@ -17,7 +17,7 @@ A first job: `POST /gradient-accumulation/training/with-accumulation` with the e
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Everything that `onyx serve` serves."""
     opening = Opening(settings)
-    app = FastAPI(title="Onyx", version=__version__, description=_ABOUT)
+    app = FastAPI(title="Onyx", version=__version__, description=_ABOUT, redirect_slashes=False)
     app.state.opening = opening
     app.include_router(make_operations(opening))
     app.include_router(router_of(opening))

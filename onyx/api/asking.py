@@ -24,6 +24,7 @@ async def spec_of(body: TrainingBody, desk: Desk, caller: Caller) -> JobSpec:
         raise bad(f"epochs may be at most {limit.most_epochs} here", param="training_config.epochs")
     if body.dataset_config.max_length > limit.most_max_length:
         raise bad(f"max_length may be at most {limit.most_max_length} here", param="dataset_config.max_length")
+    _check_rows(body.dataset_config, limit.most_rows)
     given = config.model_fields_set if config else set()
     steps = config.accumulation_steps if config and "accumulation_steps" in given else None
     window = config.target if config and config.target else None
@@ -40,6 +41,13 @@ async def spec_of(body: TrainingBody, desk: Desk, caller: Caller) -> JobSpec:
         )
     except ValueError as error:
         raise bad(str(error)) from None
+
+
+def _check_rows(data: DatasetConfig, most: int) -> None:
+    """What came inside of the body; files are counted when they are read."""
+    for name in ("texts", "rows", "evaluation_rows"):
+        if len(getattr(data, name) or ()) > most:
+            raise bad(f"{name} may be at most {most:,} here", param=f"dataset_config.{name}")
 
 
 async def _config(body: TrainingBody, desk: Desk, caller: Caller) -> ConfigBody | None:

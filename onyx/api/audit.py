@@ -1,4 +1,5 @@
-"""The audit log: who did what. A line of JSON in ONYX_HOME/audit.jsonl for each request that may change something."""
+"""The audit log: who did what. A line of JSON in ONYX_HOME/audit.jsonl for each request that may change something,
+takes a model away, or was refused for who sent it."""
 
 import json
 import logging
@@ -10,12 +11,17 @@ from starlette.requests import Request
 logger = logging.getLogger(__name__)
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_TAKING = frozenset({"get_model"})
+"""What only reads, and is still worth a line."""
+
+_REFUSED = frozenset({401, 403})
 
 
-def note(request: Request, route: str, status: int) -> None:
+def note(request: Request, name: str, route: str, status: int) -> None:
     """Append the line. Ids are noted, bodies and secrets never are."""
     desk = getattr(request.state, "desk", None)
-    if request.method in _READING or desk is None:
+    quiet = request.method in _READING and status not in _REFUSED and name not in _TAKING
+    if quiet or desk is None:
         return
     caller = getattr(request.state, "caller", None)
     line = {

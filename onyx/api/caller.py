@@ -1,7 +1,9 @@
 """Who is asking: the owner behind an API key, or, where there are no keys, somebody on this host."""
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -9,6 +11,9 @@ from onyx.api.errors import ApiError
 from onyx.jobs.keys import ApiKey, Scope
 
 ANONYMOUS = "local"
+
+LONGEST_SECRET = 256
+"""Characters. Ours are far shorter; nothing longer is worth hashing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,21 +31,24 @@ class Caller:
 
     anonymous: bool = False
 
+    @property
+    def counted_as(self) -> str:
+        """What its limits are counted under."""
+        return self.key_id or self.name
+
     def owner(self, user_id: int | str | None = None) -> str:
         """Whose a new job is. Without keys the user's own label stands in: for fairness and quotas only."""
         return f"user:{user_id}" if self.anonymous and user_id is not None else self.name
 
 
-def with_key(request: Request, keys: dict[str, ApiKey]) -> Caller:
-    """The caller behind a bearer token; 401 without a valid one."""
+def with_key(request: Request, keys: Iterable[ApiKey]) -> Caller:
+    """The caller behind a bearer token; 401 without a valid one. Every key is tried, whichever it is."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
-    found = [key for key in keys.values() if kind.lower() == "bearer" and key.opens(secret.strip())]
+    bearer = kind.lower() == "bearer" and len(secret) <= LONGEST_SECRET
+    found = [key for key in keys if bearer and key.opens(secret.strip())]
     if not found:
-        raise ApiError(
-            401,
-            "this service needs an API key: send the header Authorization: Bearer <key> (onyx keys create makes one)",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
+        raise _unknown(
+            "this service needs an API key: send the header Authorization: Bearer <key> (onyx keys create makes one)"
         )
     key = found[0]
     return Caller(name=key.owner, sees=None if key.scope is Scope.ADMIN else key.owner, key_id=key.id)
@@ -49,24 +57,15 @@ def with_key(request: Request, keys: dict[str, ApiKey]) -> Caller:
 def without_keys(request: Request, *, allow_anonymous: bool) -> Caller:
     """Anybody on this host, and no web page in its browser."""
     caller = Caller(name=ANONYMOUS, sees=None, anonymous=True)
-    server = request.scope.get("server")
-    if allow_anonymous or server is None or not _is_address(server[0]):
-        return caller  # inside of one process, or over a socket file: not from the network
+    if allow_anonymous or _in_process(request):
+        return caller
     if request.client is None or not is_loopback(request.client.host):
-        raise ApiError(
-            401,
+        raise _unknown(
             "without API keys only this host is served: make a key with onyx keys create, or set "
-            "ONYX_ALLOW_ANONYMOUS=true where somebody else checks who is asking",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
+            "ONYX_ALLOW_ANONYMOUS=true where somebody else checks who is asking"
         )
-    if not is_loopback(_host_name(request)):
-        raise ApiError(
-            403,
-            "without API keys the Host header must be localhost or a loopback address: a web page must not be able to "
-            "post here",
-            code="host_not_allowed",
-        )
+    if is_loopback(request.scope["server"][0]):  # elsewhere the peer of a browser here would be no loopback address
+        _refuse_web_pages(request)
     return caller
 
 
@@ -75,9 +74,43 @@ def is_loopback(name: str) -> bool:
     return name.lower() == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
+def _unknown(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _in_process(request: Request) -> bool:
+    """Whether no network lies between: a socket file, or a client that calls the app itself. No header decides it."""
+    server = request.scope.get("server")
+    debugging = "http.response.debug" in request.scope.get("extensions", ())
+    return server is None or debugging or not _is_address(server[0])
+
+
+def _refuse_web_pages(request: Request) -> None:
+    """A page in this host's browser can send requests here; its own name is in Host (rebinding) or in Origin."""
+    origin = request.headers.get("origin")
+    if not is_loopback(_host_name(request)):
+        raise ApiError(
+            403,
+            "without API keys the Host header must be localhost or a loopback address: a web page must not be able to "
+            "post here",
+            code="host_not_allowed",
+        )
+    if origin is not None and not is_loopback(_origin_name(origin)):
+        raise ApiError(
+            403, "without API keys web pages of other origins are not served: use an API key", code="origin_not_allowed"
+        )
+
+
 def _host_name(request: Request) -> str:
     host = request.headers.get("host", "")
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _origin_name(origin: str) -> str:
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_address(name: str) -> bool:

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import Depends, Path
+from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
 from onyx.api.caller import Caller
@@ -22,6 +23,11 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
+BEARER = HTTPBearer(
+    auto_error=False, scheme_name="API key", description="Made by `onyx keys create`. Without any key: this host only."
+)
+"""For the docs' Authorize button; the desk itself looks at the header."""
+
 DeskDep = Annotated[Desk, Depends(_desk)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
@@ -34,10 +40,6 @@ async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job
     return job
 
 
-async def _may_plan(desk: DeskDep, caller: CallerDep) -> None:
-    await desk.plans.hit(caller.key_id or caller.name)
-
-
 def _admin(caller: CallerDep) -> Caller:
     if caller.sees is not None:
         raise ApiError(403, f"this needs a key of scope {Scope.ADMIN}", code="forbidden")
@@ -47,5 +49,4 @@ def _admin(caller: CallerDep) -> Caller:
 JobDep = Annotated[Job, Depends(_job)]
 """The caller's job that the path names; 404 for anybody else's."""
 
-MayPlan = Depends(_may_plan)
 AdminDep = Annotated[Caller, Depends(_admin)]

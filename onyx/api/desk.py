@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 
 from onyx.api.caller import Caller, with_key, without_keys
+from onyx.api.errors import ApiError
 from onyx.api.fresh import Fresh
-from onyx.api.limits import RateLimit
+from onyx.api.limits import Places, RateLimit
 from onyx.api.schemas.stats import Stats
 from onyx.jobs.errands import ErrandLauncher
 from onyx.jobs.home import Home
@@ -44,20 +45,26 @@ class Desk:
         self.launcher = ErrandLauncher(home.settings.run_dir)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
+        self.streams = Places(home.settings.streams_per_caller)
         self.stats: Fresh[str, tuple[str, Stats] | None] = Fresh(STATS_SECONDS)
-        self._keys: Fresh[None, dict[str, ApiKey]] = Fresh(FRESH_SECONDS)
-        self._gpus: Fresh[None, list[Device]] = Fresh(FRESH_SECONDS)
         self.leaving = asyncio.Event()
+        self._keys: Fresh[None, tuple[ApiKey, ...]] = Fresh(FRESH_SECONDS)
+        self._gpus: Fresh[None, list[Device]] = Fresh(FRESH_SECONDS)
 
     async def admit(self, request: Request) -> Caller:
         """Who is asking; 401 or 403 for those who may not, 429 for those who ask too often."""
-        keys = await self._keys.get(None, self._active_keys)
-        if keys:
-            caller = with_key(request, keys)
-        else:
-            caller = without_keys(request, allow_anonymous=self.settings.allow_anonymous)
-        await self.requests.hit(caller.key_id or caller.name)
+        try:
+            caller = await self._identify(request)
+        except ApiError:
+            await self.requests.hit(f"peer:{request.client.host if request.client else None}")
+            raise
+        await self.requests.hit(caller.counted_as)
         return caller
+
+    async def still_admits(self, caller: Caller) -> bool:
+        """Whether a caller that was let in would be again: a stream ends when its key is revoked."""
+        working = {key.id for key in await self._keys.get(None, self.store.list_keys) if key.revoked_at is None}
+        return caller.key_id is None or caller.key_id in working
 
     async def wait(self, job_id: str, seconds: float) -> Job:
         """As Home.wait; a service that is about to leave keeps nobody waiting."""
@@ -74,8 +81,11 @@ class Desk:
         """The GPUs of this host."""
         return await self._gpus.get(None, list_gpus_async)
 
-    async def _active_keys(self) -> dict[str, ApiKey]:
-        return {key.id: key for key in await self.store.list_keys() if key.revoked_at is None}
+    async def _identify(self, request: Request) -> Caller:
+        keys = await self._keys.get(None, self.store.list_keys)
+        if keys:  # revoked ones too: taking back the last key must not let everybody in
+            return with_key(request, keys)
+        return without_keys(request, allow_anonymous=self.settings.allow_anonymous)
 
 
 class Opening:
@@ -116,10 +126,13 @@ class Opening:
                 logger.exception("no runner could be started", extra={"action": "runner_failed"})
 
     async def __call__(self, request: Request) -> None:
-        """As a dependency of a router: who is asking is known before any handler runs."""
+        """As a dependency of a router: who is asking is known before any handler runs. Asked twice, it counts once."""
         desk = await self.desk()
+        if getattr(request.state, "admitted_by", None) is desk:
+            return
         request.state.desk = desk
         request.state.caller = await desk.admit(request)
+        request.state.admitted_by = desk
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:

@@ -1,6 +1,9 @@
 """How often a caller may ask. Counted in this process: behind several, each counts for itself."""
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import limits
 from limits.aio.storage import MemoryStorage
@@ -32,3 +35,33 @@ class RateLimit:
             code="rate_limit_exceeded",
             headers={"Retry-After": str(seconds)},
         )
+
+
+class Places:
+    """How many answers one caller may wait for at once."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """429 when there is no place left."""
+        if self._taken[caller] >= self._most:
+            raise ApiError(
+                429,
+                f"{self._most} streams or waiting requests are open, which is the limit: close one",
+                code="too_many_streams",
+                headers={"Retry-After": "10"},
+            )
+
+    @contextmanager
+    def one(self, caller: str) -> Iterator[None]:
+        """Take a place while something is waited for."""
+        self.check(caller)
+        self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]

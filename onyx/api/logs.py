@@ -12,6 +12,9 @@ from onyx.settings import Settings
 MOST_CHARACTERS = 2000
 """Of one line."""
 
+LONGEST_LINE = 2**20
+"""A line without end is cut into pieces of so many characters."""
+
 _TRACE = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 
@@ -28,7 +31,7 @@ def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
     for log in sorted(attempts.glob("*/*.log"), key=lambda path: (int(path.parent.name), path.name)):
         source = f"attempt {log.parent.name} {log.stem}"
         with log.open(errors="replace") as file:
-            for line in file:
+            for line in iter(lambda: file.readline(LONGEST_LINE), ""):
                 if not _TRACE.match(line):
                     yield source, scrub(line.rstrip("\n"), settings)
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from onyx import logs
 from onyx.api import audit, metrics
 from onyx.api.body import BoundedRequest
+from onyx.api.desk import Opening
 from onyx.api.errors import ApiError, translate
 from onyx.api.request_id import REQUEST_ID, request_id_of
 from onyx.api.template import route_template
@@ -36,17 +37,24 @@ class OnyxRoute(APIRoute):
             bounded = BoundedRequest(request.scope, request.receive)
             with logs.about(request_id=request.state.request_id):
                 try:
+                    for opening in self._openings(request):
+                        await opening(bounded)
                     response = await handle(bounded)
                 except Exception as error:
                     response = self.answer(translate(error, request) or _ours(error, request))
                 response.headers[REQUEST_ID] = request.state.request_id
                 route, seconds = route_template(request, self.path_format), time.perf_counter() - began
                 metrics.count(request.method, route, response.status_code, seconds)
-                audit.note(bounded, route, response.status_code)
+                audit.note(bounded, self.name, route, response.status_code)
                 _log(bounded, route, response.status_code, seconds)
             return response
 
         return handle_bounded
+
+    def _openings(self, request: Request) -> list[Opening]:
+        """Whom to ask before a byte of the body is read: FastAPI reads it first and runs dependencies after."""
+        included = request.scope.get("fastapi", {}).get("effective_route_context", self)
+        return [each.dependency for each in included.dependencies if isinstance(each.dependency, Opening)]
 
     def answer(self, error: ApiError) -> Response:
         """An error in this API's words."""

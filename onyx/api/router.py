@@ -2,9 +2,10 @@
 
 from fastapi import APIRouter, Depends
 
+from onyx.api.deps import BEARER
 from onyx.api.desk import Opening
 from onyx.api.routes import batch_size, cleanup, configs, events, results, stats, training
-from onyx.api.schemas.common import PROBLEMS
+from onyx.api.schemas.common import problems
 from onyx.settings import Settings
 
 PREFIX = "/gradient-accumulation"
@@ -18,7 +19,10 @@ def make_router(settings: Settings | None = None) -> APIRouter:
 def router_of(opening: Opening) -> APIRouter:
     """The same on a desk that others share."""
     router = APIRouter(
-        prefix=PREFIX, dependencies=[Depends(opening)], lifespan=opening.lifespan, responses=dict(PROBLEMS)
+        prefix=PREFIX,
+        dependencies=[Depends(opening), Depends(BEARER)],
+        lifespan=opening.lifespan,
+        responses=problems(),
     )
     for part in (stats, configs, training, events, results, batch_size, cleanup):
         router.include_router(part.router)

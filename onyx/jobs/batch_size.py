@@ -8,6 +8,7 @@ from typing import Any
 
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.fresh import FreshLauncher
+from onyx.jobs.private import close_directory, private_directory
 from onyx.jobs.work import Launcher, Work
 from onyx.memory.cpu import cpu_devices
 from onyx.memory.device import Device
@@ -55,7 +56,8 @@ async def estimate(
     model: str, target: int, devices: Sequence[Device], settings: Settings, launcher: Launcher, **options: Any
 ) -> dict[str, Any]:
     """The plan, made in a helper with a time limit."""
-    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    private_directory(settings.home)
+    close_directory(settings.run_dir)
     with tempfile.TemporaryDirectory(dir=settings.run_dir) as folder:
         out = Path(folder)
         roots = Roots(home=settings.home, models=settings.model_root, remote_code=settings.remote_code_models)
@@ -71,20 +73,21 @@ async def estimate(
 
 async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
     token = settings.hub_token
-    child = await launcher.start(
-        Work(
-            name="onyx-plan",
-            target=TARGET,
-            arguments=(str(out / "request.json"),),
-            log=out / "plan.log",
-            environment={"OMP_NUM_THREADS": "1", "ONYX_HOME": str(settings.home)}
-            | ({HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {}),
-            niceness=5,
-        )
+    work = Work(
+        name="onyx-plan",
+        target=TARGET,
+        arguments=(str(out / "request.json"),),
+        log=out / "plan.log",
+        environment={"OMP_NUM_THREADS": "1", "ONYX_HOME": str(settings.home)}
+        | ({HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {}),
+        niceness=5,
     )
     try:
-        await asyncio.wait_for(child.wait(), PATIENCE)
+        async with asyncio.timeout(PATIENCE):  # waiting for a place with the runner counts, too
+            child = await launcher.start(work)
+            try:
+                await child.wait()
+            finally:
+                child.close()
     except TimeoutError:
-        raise ValueError(f"no plan within {PATIENCE:.0f} seconds: ask for a smaller model") from None
-    finally:
-        child.close()
+        raise ValueError(f"no plan within {PATIENCE:.0f} seconds: ask for a smaller model, or later") from None

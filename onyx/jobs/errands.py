@@ -5,7 +5,6 @@ there is one warm template per host, not one per process that asks.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -50,18 +49,24 @@ class Errands:
             (self._run_dir / _NAME).unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        try:
             work = _work(json.loads(await reader.readuntil(b"\n")))
             async with self._places:
-                child = await self._launcher.start(work)
-                try:
-                    _say(writer, {"pid": child.pid})
-                    ended = await _watch(child, reader)
-                finally:
-                    child.send(signal.SIGKILL)
-                    child.close()
-            _say(writer, {"status": ended.status, "signal": ended.signal})
-        writer.close()
+                await self._run(work, reader, writer)
+        except (OSError, EOFError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError) as error:
+            logger.warning("an errand was not run: %s", type(error).__name__, extra={"action": "errand_refused"})
+        finally:
+            writer.close()
+
+    async def _run(self, work: Work, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        child = await self._launcher.start(work)
+        try:
+            _say(writer, {"pid": child.pid})
+            ended = await _watch(child, reader)
+        finally:
+            child.send(signal.SIGKILL)
+            child.close()
+        _say(writer, {"status": ended.status, "signal": ended.signal})
 
 
 async def _watch(child: Child, reader: asyncio.StreamReader) -> Ended:
@@ -82,7 +87,7 @@ async def _watch(child: Child, reader: asyncio.StreamReader) -> Ended:
 
 def _work(asked: dict[str, Any]) -> Work:
     if asked["target"] not in TARGETS:
-        raise OSError(f"not an errand: {asked['target']}")
+        raise ValueError("not an errand")
     return Work(**{**asked, "arguments": tuple(asked["arguments"]), "log": Path(asked["log"])})
 
 
@@ -133,9 +138,13 @@ class ErrandLauncher:
             return await self._fresh.start(work)
         fields = vars(work) | {"log": str(work.log), "environment": dict(work.environment)}
         _say(writer, fields)
-        started = await reader.readline()
+        started = b""
+        try:
+            started = await reader.readline()
+        finally:
+            if not started:  # nobody waits any more, or the runner is gone
+                writer.close()
         if not started:
-            writer.close()
             return await self._fresh.start(work)
         return ErrandChild(json.loads(started)["pid"], reader, writer)
 

@@ -13,6 +13,7 @@ from onyx.jobs.errors import JobNotFoundError
 from onyx.jobs.ids import JobKind
 from onyx.jobs.lock import is_locked
 from onyx.jobs.neighbour import Neighbour, find_neighbour
+from onyx.jobs.private import close_directory, private_directory, private_file
 from onyx.jobs.room import Room
 from onyx.jobs.runner import check_marker
 from onyx.jobs.store import Store
@@ -51,7 +52,10 @@ class Home:
     async def open(cls, settings: Settings | None = None) -> "Home":
         """Make the directories and tables that are not there yet."""
         settings = settings or Settings()
-        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        private_directory(settings.home)
+        close_directory(settings.run_dir)
+        if settings.database_url is None:
+            private_file(settings.home / "onyx.db")
         store = await Store.open(settings.store_url, lease_seconds=settings.lease_seconds)
         await check_marker(store, settings)
         return cls(settings, store)

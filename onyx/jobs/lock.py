@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onyx.jobs.holder import this_process
+from onyx.jobs.private import close_directory, private_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,8 @@ def lock_path(run_dir: Path) -> Path:
 @contextlib.contextmanager
 def only_one(run_dir: Path, *, embedded: bool) -> Iterator[bool]:
     """Whether this is the only runner that was started for its home on this host; the lock lasts as long as it does."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    private_directory(run_dir.parent)
+    close_directory(run_dir)
     with lock_path(run_dir).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -30,6 +30,7 @@ async def prepare(claimed: ClaimedJob, bench: Bench) -> None:
         spec=claimed.spec,
         roots=await _roots(bench, claimed),
         devices=tuple(each.here for each in chosen),
+        most_rows=bench.settings.most_rows,
         out=folder,
     )
     write_json(folder / "request.json", request)

@@ -26,6 +26,7 @@ from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.lock import only_one
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
+from onyx.jobs.private import UMASK, private_directory
 from onyx.jobs.room import is_low
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
@@ -206,7 +207,7 @@ async def check_marker(store: Store, settings: Settings) -> None:
     expected = await store.marker()
     marker = settings.home / "marker"
     if not marker.exists() and not (await store.list_jobs(limit=1)).jobs:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        private_directory(settings.home)
         marker.write_text(expected)  # the first process on a new store: this home is the one
     if not marker.exists() or marker.read_text().strip() != expected:
         raise WrongHomeError(
@@ -224,6 +225,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     put_on_name("onyx-runner")
+    os.umask(UMASK)  # for every helper and rank, too
     settings = Settings()
     logs.configure(settings)
     embedded = arguments.embedded

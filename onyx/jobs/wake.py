@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from onyx.jobs.private import close_directory
+
 _NAME = "wake"
 
 
@@ -25,7 +27,7 @@ class Alarm:
     """The runner's ear."""
 
     def __init__(self, run_dir: Path) -> None:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        close_directory(run_dir)
         self._path = run_dir / _NAME
         self._path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -11,7 +11,7 @@ import numpy as np
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Exit, Failure
 from onyx.training.data.pairs import open_data
-from onyx.training.data.prepare import prepare_data
+from onyx.training.data.prepare import check_rows, prepare_data
 from onyx.training.data.store import Meta, Prepared
 from onyx.training.errors import DataError, ModelError, UserError
 from onyx.training.lifeline import watch
@@ -58,9 +58,12 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
         seed=spec.training.seed,
         roots=roots.data,
         hub_token=hub_token,
+        most_rows=request.most_rows,
     )
     data = open_data(data_dir)
     meta = Prepared.read_meta(data_dir)
+    rows = meta.samples + meta.evaluation_samples + meta.bad_lines
+    check_rows(rows, request.most_rows)  # prepared before, perhaps, when the limit was another
     _check_vocabulary(meta, config)
     planned = None
     if request.devices:

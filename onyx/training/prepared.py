@@ -40,6 +40,9 @@ class PrepareRequest(Frozen):
     devices: tuple[Device, ...] = ()
     """What to plan for. Empty: no plan is made."""
 
+    most_rows: int | None = None
+    """Rows that the operator allows a job's data to have."""
+
     out: Path
     """The directory that prepared.json or error.json is written into."""
 

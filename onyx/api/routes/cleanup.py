@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from onyx.api.deps import CallerDep, DeskDep, TrainingId
 from onyx.api.errors import cannot
 from onyx.api.route import OnyxRoute
-from onyx.api.schemas.common import Done
+from onyx.api.schemas.common import Done, problems
 from onyx.api.schemas.configs import Cleaned
 from onyx.jobs.status import TERMINAL
 from onyx.jobs.tidying import free_working_files
@@ -15,7 +15,7 @@ router = APIRouter(route_class=OnyxRoute, tags=["cleanup"])
 PAGE = 1000
 
 
-@router.delete("/cleanup/{training_id}")
+@router.delete("/cleanup/{training_id}", responses=problems(400, 422))
 async def clean_up(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Done:
     """Forget a stored config, or free the working files of a finished training. An unknown id is fine."""
     job = await desk.store.get(training_id, caller.sees)

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from onyx.api.deps import CallerDep, DeskDep, TrainingId
 from onyx.api.errors import cannot, not_found
 from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import WITH_BODY, problems
 from onyx.api.schemas.configs import ConfigAnswer, ConfigBody, ConfigMade, ConfigUpdated
 from onyx.jobs.values import ConfigChange, Job
 
@@ -19,7 +20,7 @@ LIVE = frozenset({"accumulation_steps", "gradient_clipping"})
 """What may change while a job runs."""
 
 
-@router.post("/config")
+@router.post("/config", responses=problems(*WITH_BODY))
 async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigMade:
     """Keep a config for later jobs."""
     stored = await desk.store.put_config(caller.name, body.model_dump())
@@ -32,7 +33,7 @@ async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> C
     )
 
 
-@router.get("/config/{training_id}")
+@router.get("/config/{training_id}", responses=problems(404, 422))
 async def get_config(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> ConfigAnswer:
     """A stored config, or what a job accumulates by."""
     stored = await desk.store.get_config(training_id, caller.sees)
@@ -44,7 +45,7 @@ async def get_config(training_id: TrainingId, desk: DeskDep, caller: CallerDep) 
     return ConfigAnswer(training_id=job.id, config=config_of(job), timestamp=job.created_at)
 
 
-@router.put("/config/{training_id}")
+@router.put("/config/{training_id}", responses=problems(*WITH_BODY, 404))
 async def update_config(training_id: TrainingId, body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigUpdated:
     """Replace a stored config; or change N and clipping of an unfinished job from its next window on."""
     stored = await desk.store.update_config(training_id, body.model_dump(), caller.sees)

@@ -10,9 +10,12 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import Response, StreamingResponse
 
-from onyx.api.deps import DeskDep, JobDep
+from onyx.api.caller import Caller
+from onyx.api.deps import CallerDep, DeskDep, JobDep
 from onyx.api.desk import Desk
+from onyx.api.logs import scrub
 from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
 from onyx.jobs.records import StoredEvent
 
@@ -30,34 +33,43 @@ MOST_EVENTS = 2**62
 @router.get(
     "/training/{training_id}/events",
     response_model=EventPage,
-    responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}, **problems(404, 422)},
 )
 async def list_events(
     request: Request,
     job: JobDep,
     desk: DeskDep,
+    caller: CallerDep,
     after: Annotated[int, Query(ge=0, le=MOST_EVENTS)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    last_event_id: Annotated[str | None, Header(description="Where a broken stream goes on")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=64, description="Where a broken stream goes on")] = None,
 ) -> EventPage | Response:
     """In order, from `after` on; with `Accept: text/event-stream` as they happen, ending in `event: done`."""
     if STREAM in request.headers.get("accept", ""):
         seen = last_event_id or ""
         start = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 19 else after
-        return StreamingResponse(_stream(desk, job.id, start), media_type=STREAM, headers={"Cache-Control": "no-store"})
+        desk.streams.check(caller.counted_as)
+        stream = _stream(desk, caller, job.id, start)
+        return StreamingResponse(stream, media_type=STREAM, headers={"Cache-Control": "no-store"})
     events = await desk.store.list_events(job.id, after=after, limit=limit)
     last = events[-1].seq if events else after
-    return EventPage(data=[event_answer(event) for event in events], has_more=last < job.last_event)
+    return EventPage(data=[event_answer(event, desk) for event in events], has_more=last < job.last_event)
 
 
-async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:
+async def _stream(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
+    with desk.streams.one(caller.counted_as):
+        async for part in _parts(desk, caller, job_id, after):
+            yield part
+
+
+async def _parts(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
     quiet = 0.0
-    while True:
+    while await desk.still_admits(caller):
         job = await desk.store.get(job_id)  # before its events: what it says is over has said all it will
         events = await desk.store.list_events(job_id, after=after, limit=PAGE)
         for event in events:
             after = event.seq
-            yield format_sse_event(data_str=event_answer(event).model_dump_json(), id=str(after))
+            yield format_sse_event(data_str=event_answer(event, desk).model_dump_json(), id=str(after))
         if job is None or (job.status.terminal and after >= job.last_event):
             status = str(job.status) if job else "deleted"
             yield format_sse_event(event="done", data_str=json.dumps({"training_id": job_id, "status": status}))
@@ -73,6 +85,7 @@ async def _stream(desk: Desk, job_id: str, after: int) -> AsyncIterator[bytes]:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def event_answer(event: StoredEvent) -> EventAnswer:
-    fields = asdict(event)
+def event_answer(event: StoredEvent, desk: Desk) -> EventAnswer:
+    """What its owner may read of it: paths of the host stay with the operator."""
+    fields = asdict(event) | {"message": scrub(event.message, desk.settings)}
     return EventAnswer(**{name: fields[name] for name in EventAnswer.model_fields})

@@ -1,13 +1,15 @@
 """For operators and their probes: is the process alive, is it ready, and its numbers."""
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from onyx.api import gauges
+from onyx.api.deps import BEARER, DeskDep
 from onyx.api.desk import Desk, Opening
 from onyx.api.metrics import REGISTRY
 from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import problems
 from onyx.api.schemas.operations import Alive, Ready
 from onyx.jobs.errors import StoreError
 from onyx.jobs.migrate import is_migrated
@@ -22,18 +24,21 @@ def make_operations(opening: Opening) -> APIRouter:
         """The process answers. Touches neither store nor devices."""
         return Alive(status="alive")
 
-    @router.get("/readyz", responses={503: {"model": Ready}})
+    @router.get("/readyz", response_model=Ready, responses={503: {"model": Ready}})
     async def ready() -> Response:
         """The store answers and has this version's tables, and a runner lives."""
         state = await _state(opening)
         return JSONResponse(state.model_dump(), 200 if state.ready else 503)
 
-    @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics(request: Request) -> Response:
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        dependencies=[Depends(opening), Depends(BEARER)],
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
+    )
+    async def metrics(desk: DeskDep) -> Response:
         """For Prometheus: this process's requests, and the jobs, runners, cards and disk that it sees."""
-        await opening(request)
-        state = await gauges.expose(request.state.desk)
-        return Response(generate_latest(REGISTRY) + state, media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(REGISTRY) + await gauges.expose(desk), media_type=CONTENT_TYPE_LATEST)
 
     return router
 

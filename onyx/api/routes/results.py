@@ -1,5 +1,6 @@
 """What a training leaves: its model and its logs."""
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from onyx.api import logs
 from onyx.api.deps import DeskDep, JobDep
 from onyx.api.errors import cannot, not_found
 from onyx.api.route import OnyxRoute
+from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogPage
 from onyx.api.tar import tar_stream
 
@@ -21,7 +23,10 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 @router.get(
     "/training/{training_id}/model",
     response_class=Response,
-    responses={200: {"content": {"application/x-tar": _BINARY, "application/octet-stream": _BINARY}}},
+    responses={
+        200: {"content": {"application/x-tar": _BINARY, "application/octet-stream": _BINARY}},
+        **problems(400, 404, 422),
+    },
 )
 async def get_model(
     job: JobDep,
@@ -41,7 +46,7 @@ async def get_model(
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
-@router.get("/training/{training_id}/logs")
+@router.get("/training/{training_id}/logs", responses=problems(404, 422))
 async def get_logs(
     job: JobDep,
     desk: DeskDep,
@@ -49,7 +54,7 @@ async def get_logs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> LogPage:
     """What its processes wrote, in the order of attempts. Paths and tracebacks stay with the operator."""
-    return logs.page(desk.settings, job.id, after, limit)
+    return await asyncio.to_thread(logs.page, desk.settings, job.id, after, limit)
 
 
 def _file_of(folder: Path, name: str) -> Path | None:

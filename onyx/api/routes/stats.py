@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
+from onyx.api.caller import Caller
 from onyx.api.deps import CallerDep, DeskDep, TrainingId
 from onyx.api.desk import Desk
 from onyx.api.errors import not_found
 from onyx.api.planning import plan_batch
 from onyx.api.route import OnyxRoute
-from onyx.api.schemas.common import MOST, ModelName
+from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (
     Health,
     OptimalSettings,
@@ -58,7 +59,7 @@ async def health(desk: DeskDep) -> Health:
     )
 
 
-@router.get("/stats/{training_id}")
+@router.get("/stats/{training_id}", responses=problems(404, 422))
 async def get_stats(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Stats:
     """The numbers of one training. People poll this: however many ask, the store is read twice a second."""
     found = await desk.stats.get(training_id, lambda: _read(desk, training_id))
@@ -89,7 +90,7 @@ async def performance_metrics(desk: DeskDep, caller: CallerDep) -> Performance:
     )
 
 
-@router.get("/performance/recommendations")
+@router.get("/performance/recommendations", responses=problems(400, 422))
 async def performance_recommendations(
     desk: DeskDep,
     caller: CallerDep,
@@ -100,8 +101,7 @@ async def performance_recommendations(
     """A rule of thumb by size; with a model's name the planner's own, measured answer."""
     advice = _SIZES[model_size]
     if model_name is not None:
-        await desk.plans.hit(caller.key_id or caller.name)
-        advice = await _planned(desk, model_name, target_batch_size)
+        advice = await _planned(desk, caller, model_name, target_batch_size)
     batch = advice.max_batch_size_per_gpu
     steps = -(-target_batch_size // batch)
     return PerformanceAdvice(
@@ -127,8 +127,8 @@ async def _read(desk: Desk, training_id: str) -> tuple[str, Stats] | None:
     return job.owner, Stats(training_id=job.id, **shown)
 
 
-async def _planned(desk: Desk, model: str, target: int) -> Recommendations:
-    answer = await plan_batch(desk, model, target, None)
+async def _planned(desk: Desk, caller: Caller, model: str, target: int) -> Recommendations:
+    answer = await plan_batch(desk, caller, model, target, None)
     used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
     words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
     return Recommendations(

@@ -14,9 +14,9 @@ GpuIds = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(max_length=
 
 
 class Body(BaseModel):
-    """What a caller sends. Words that nobody knows are refused, and so are NaN and infinity."""
+    """What a caller sends. Words that nobody knows are refused, and so are NaN, infinity and "4" for 4."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Answer(BaseModel):
@@ -41,17 +41,22 @@ class Done(Answer):
 
 Json = dict[str, Any]
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": words}
-    for status, words in {
-        400: "It cannot be done",
-        401: "An API key is needed",
-        403: "Not for this caller",
-        404: "There is no such thing, or it is somebody else's",
-        413: "Too large",
-        422: "The wrong shape, or out of range",
-        429: "Too often, or too many",
-        503: "Try again in a moment",
-    }.items()
+_PROBLEMS = {
+    400: "It cannot be done",
+    401: "An API key is needed",
+    403: "Not for this caller",
+    404: "There is no such thing, or it is somebody else's",
+    408: "The body came too slowly",
+    413: "Too large",
+    422: "The wrong shape, or out of range",
+    429: "Too often, or too many",
+    503: "Try again in a moment",
 }
-"""Every error that any route may answer."""
+_ALWAYS = (401, 403, 429, 503)
+WITH_BODY = (400, 408, 413, 422)
+"""What a route that takes a body may answer besides."""
+
+
+def problems(*more: int) -> dict[int | str, dict[str, Any]]:
+    """The errors that a route may answer, for its declaration: those of every route, and more."""
+    return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in sorted({*_ALWAYS, *more})}

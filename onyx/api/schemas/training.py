@@ -11,6 +11,7 @@ from onyx.training.spec import TrainingSpec
 Samples = list[dict[str, JsonValue]]
 FileId = Annotated[str, Field(max_length=64)]
 FilePath = Annotated[str, Field(min_length=1, max_length=1024)]
+ModuleName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class DatasetConfig(Body):
@@ -53,10 +54,12 @@ class TrainingConfig(TrainingSpec):
     lora_r: Annotated[int, Field(ge=1, le=4096)] | None = None
     lora_alpha: Annotated[float, Field(gt=0)] | None = None
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    lora_target_modules: list[str] | Literal["all-linear"] | None = None
+    lora_target_modules: Annotated[list[ModuleName], Field(max_length=1000)] | Literal["all-linear"] | None = None
     max_memory_usage: Fraction | None = None
     memory_safety_margin: Fraction | None = None
     gpu_ids: GpuIds | None = None
+
+    model_config = ConfigDict(strict=True)
 
     def given(self) -> dict[str, Any]:
         """What the caller said, and nothing that was filled in."""

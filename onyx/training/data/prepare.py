@@ -31,6 +31,7 @@ def prepare_data(
     seed: int = 0,
     roots: tuple[Path, ...] | None = None,
     hub_token: str | None = None,
+    most_rows: int | None = None,
 ) -> Path:
     """The directory under `out` that holds this data for this tokenizer, made when it is not there.
 
@@ -39,8 +40,16 @@ def prepare_data(
     training = training_source(spec, roots, hub_token)
     evaluation = evaluation_source(spec, roots)
     key = content_key(spec, training, evaluation, tokenizer, seed, objective)
-    job = _Preparation(spec, tokenizer, training, evaluation, seed, key, objective)
+    job = _Preparation(spec, tokenizer, training, evaluation, seed, key, objective, most_rows)
     return once(out / key, job.write)
+
+
+def check_rows(rows: int, most: int | None) -> None:
+    """DataError when there are more than the operator allows."""
+    if most is not None and rows > most:
+        raise DataError(
+            "too_many_rows", f"the data has more than {most:,} rows, which is the limit here: give fewer", param="data"
+        )
 
 
 def content_key(
@@ -94,6 +103,7 @@ class _Preparation:
         seed: int,
         key: str,
         objective: Objective,
+        most_rows: int | None,
     ) -> None:
         self._spec = spec
         self._objective: Objective = objective
@@ -105,6 +115,8 @@ class _Preparation:
         self._renderer = Renderer(tokenizer)
         self._encoder = Encoder(tokenizer, spec.max_length, refuse_overlong=spec.overlong == "refuse")
         self._truncated = 0
+        self._most_rows = most_rows
+        self._seen = 0
 
     def write(self, out: Path) -> None:
         """Fill the directory."""
@@ -144,6 +156,8 @@ class _Preparation:
         """As many texts for each line as it makes rows."""
         for number, row in source.rows():
             found.lines += 1
+            self._seen += 1
+            check_rows(self._seen, self._most_rows)
             sample = check_line(row, self._objective)
             if isinstance(sample, list):
                 yield number, sample

@@ -1,0 +1,31 @@
+import io
+import tarfile
+from pathlib import Path
+
+from onyx.api.tar import CHUNK, tar_stream
+
+
+def test_a_directory_comes_back_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "ünï.txt").write_text("hello")
+    (tmp_path / "empty").touch()
+    (tmp_path / "large").write_bytes(b"ab" * CHUNK)
+    parts = list(tar_stream(tmp_path, "job"))
+    assert max(map(len, parts)) <= CHUNK
+    with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as archive:
+        found = {member.name: member for member in archive.getmembers()}
+        assert sorted(found) == ["job/deep/ünï.txt", "job/empty", "job/large"]
+        assert archive.extractfile("job/large").read() == b"ab" * CHUNK  # type: ignore[union-attr]
+        assert {(member.uid, member.uname, member.mode) for member in found.values()} == {(0, "", 0o644)}
+
+
+def test_a_file_that_shrinks_while_it_is_sent_breaks_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * (2 * CHUNK))
+    (tmp_path / "b").write_text("b")
+    stream = tar_stream(tmp_path, "job")
+    parts = [next(stream)]
+    (tmp_path / "a").write_bytes(b"x" * 10)
+    parts += stream
+    with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as archive:
+        assert archive.getmember("job/a").size == 2 * CHUNK
+        assert archive.extractfile("job/b").read() == b"b"  # type: ignore[union-attr]
