@@ -24,7 +24,7 @@ def test_who_did_what(here: Settings) -> None:
         client.get(f"{AT}/stats", headers={"Authorization": "Bearer wrong-secret"})
     made, taken, cancelled, refused = lines(here)
     assert (made["owner"], made["key"], made["made"], made["status"]) == ("ann", key_id, job, 202)
-    assert (taken["route"], taken["status"]) == ("/training/{training_id}/model", 400)
+    assert (taken["route"], taken["status"]) == (f"{AT}/training/{{training_id}}/model", 400)
     assert (cancelled["ids"], cancelled["request_id"]) == ({"training_id": job}, "mine")
     assert (refused["owner"], refused["method"], refused["status"]) == (None, "GET", 401)
     assert all(line["from"] == "testclient" and line["time"] > 1e9 for line in lines(here))
