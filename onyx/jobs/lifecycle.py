@@ -152,5 +152,6 @@ def fail(tx: Transaction, job: JobRow, failure: Failure) -> None:
     job.error = jsontext.dump(failure)
     for finding in failure.findings:
         where = f"line {finding.get('line')} of the {finding.get('part', 'training')} data"
-        say(tx, job, f"{where}: {finding.get('message')}", level="error", **finding)
+        told = {name: finding.get(name) for name in ("line", "part", "code")}
+        say(tx, job, f"{where}: {finding.get('message')}", level="error", **told)
     move(tx, job, JobStatus.FAILED, failure.message, code=failure.code)
