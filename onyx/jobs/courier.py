@@ -39,13 +39,13 @@ class Courier:
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    await self._take_out(tasks)
+                    await self.take_out(tasks)
                     await asyncio.sleep(LOOK_SECONDS)
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _take_out(self, tasks: asyncio.TaskGroup) -> None:
-        """All that is due."""
+    async def take_out(self, tasks: asyncio.TaskGroup) -> None:
+        """Start all that is due."""
         try:
             while await self._store.delivery_due() and (delivery := await self._claim()):
                 await self._room.acquire()

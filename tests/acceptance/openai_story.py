@@ -94,19 +94,23 @@ def look_at_results(client: OpenAI, job: Any) -> None:
     mine = {job.fine_tuned_model, *(each.fine_tuned_model_checkpoint for each in checkpoints)}
     assert mine | {"onyx/tiny"} <= names
     assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
-    assert [each.id for each in client.fine_tuning.jobs.list(limit=1)][0]
+    assert client.fine_tuning.jobs.list(limit=1).data[0].object == "fine_tuning.job"
     assert job.id in [each.id for each in client.fine_tuning.jobs.list(extra_query={"metadata[team]": "maths"})]
+
+
+def why_not(client: OpenAI, model: str) -> openai.NotFoundError:
+    try:
+        found = client.models.retrieve(model)
+    except openai.NotFoundError as error:
+        return error
+    raise AssertionError(f"{found.id} is still there")
 
 
 def delete_everything(client: OpenAI, job: Any) -> None:
     deleted = client.models.delete(job.fine_tuned_model)
     assert (deleted.deleted, deleted.id) == (True, job.fine_tuned_model)
-    try:
-        client.models.retrieve(job.fine_tuned_model)
-    except openai.NotFoundError as error:
-        assert (error.code, error.param) == ("model_not_found", "model")
-    else:
-        raise AssertionError("the model is still there")
+    problem = why_not(client, job.fine_tuned_model)
+    assert (problem.code, problem.param) == ("model_not_found", "model")
     assert client.files.delete(job.training_file).deleted
     assert client.fine_tuning.jobs.retrieve(job.id).status == "succeeded"
 
