@@ -68,8 +68,9 @@ class Attempts(Database):
             job.prepared = jsontext.dump(document)
             job.queued_at = tx.now
             job.lost_attempts = 0
-            _tell_losses(tx, job, document)
-            if JobSpec.model_validate_json(job.spec).auto_start:
+            spec = JobSpec.model_validate_json(job.spec)
+            _tell_losses(tx, job, spec, document)
+            if spec.auto_start:
                 move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
             else:
                 move(tx, job, JobStatus.PAUSED, "The job is prepared and planned; it starts when it is resumed")
@@ -124,8 +125,10 @@ class Attempts(Database):
             return to_job(job)
 
 
-def _tell_losses(tx: Transaction, job: JobRow, document: dict[str, Any]) -> None:
-    """What of the data will not be learnt: an owner should not have to look for it."""
+def _tell_losses(tx: Transaction, job: JobRow, spec: JobSpec, document: dict[str, Any]) -> None:
+    """What was asked for and will not happen: an owner should not have to look for it."""
+    if spec.wandb is not None:
+        say(tx, job, "Nothing is sent to W&B: the job's numbers are in its events and its result file", level="warn")
     if cut := document.get("truncated"):
         say(tx, job, f"{cut} samples are longer than max_length and were cut there", level="warn", truncated=cut)
     if bad := document.get("bad_lines"):

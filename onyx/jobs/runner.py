@@ -26,7 +26,6 @@ from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
 from onyx.jobs.store import Store
-from onyx.jobs.tidying import remove_expired_files
 from onyx.jobs.training import train
 from onyx.jobs.wake import Alarm
 from onyx.settings import Settings
@@ -35,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """How often a runner looks for work that nobody nudged it about."""
-
-SWEEP_SECONDS = 60.0
-"""Between two looks for files that have expired."""
 
 
 class Runner:
@@ -54,14 +50,12 @@ class Runner:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
         alive = asyncio.create_task(self._stay_alive())
         courier = asyncio.create_task(Courier(self._bench.store, self._bench.settings).run())
-        sweeping = asyncio.create_task(self._sweep())
         try:
             while not self._bench.stopping:
                 await self._work_or_wait()
         finally:
             alive.cancel()
             courier.cancel()
-            sweeping.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
             with contextlib.suppress(StoreUnavailableError):
@@ -123,15 +117,6 @@ class Runner:
         if not task.cancelled() and task.exception() is not None:
             logger.error("the work on %s broke off", job_id, exc_info=task.exception(), extra={"action": "broken"})
         self._alarm.ring()  # devices are free, or a prepared job waits
-
-    async def _sweep(self) -> None:
-        """Files whose owners gave them a time go when it is over."""
-        while True:
-            try:
-                await remove_expired_files(self._bench.store, self._bench.settings)
-            except (StoreUnavailableError, OSError) as error:
-                logger.warning("expired files stay for now: %s", error)
-            await asyncio.sleep(SWEEP_SECONDS)
 
     async def _stay_alive(self) -> None:
         """Be seen, and look after what dead runners left: at once on this host, after a lease elsewhere."""

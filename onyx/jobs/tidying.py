@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 from onyx.jobs.ids import is_id
-from onyx.jobs.store import Store
 from onyx.settings import Settings
 
 WORKING = ("checkpoints", "attempts")
@@ -25,15 +24,6 @@ async def free_working_files(settings: Settings, job_id: str) -> bool:
     for folder in there:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return bool(there)
-
-
-async def remove_expired_files(store: Store, settings: Settings) -> int:
-    """How many uploads were past their time; they are gone then. The store forgets them first."""
-    expired = await store.expired_files()
-    for file in expired:
-        await store.delete_file(file.id)
-        file.path(settings.home).unlink(missing_ok=True)
-    return len(expired)
 
 
 def disk_usage(folder: Path) -> int:
