@@ -47,8 +47,12 @@ class Courier:
     async def take_out(self, tasks: asyncio.TaskGroup) -> None:
         """Start all that is due."""
         try:
-            while await self._store.delivery_due() and (delivery := await self._claim()):
-                await self._room.acquire()
+            while await self._store.delivery_due():
+                await self._room.acquire()  # before the claim: what is claimed is sent at once
+                delivery = await self._claim()
+                if delivery is None:
+                    self._room.release()
+                    return
                 tasks.create_task(self._deliver(delivery))
         except StoreUnavailableError:
             logger.warning("the store is away: webhooks wait")
@@ -67,6 +71,8 @@ class Courier:
                 _log(logging.ERROR, delivery, f"{problem}; it is given up")
         except StoreUnavailableError:
             pass  # it is due again in a minute: told twice is better than not at all
+        except Exception:  # one that breaks must not keep the others from going out
+            logger.exception("webhook %s broke off", delivery.id, extra={"action": "webhook_broken"})
         finally:
             self._room.release()
 

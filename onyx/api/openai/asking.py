@@ -59,9 +59,9 @@ async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> Asked:
     try:
         spec = job_spec(
             model=base.name,
-            data=body.onyx.model_dump(include=_OF_DATA)
+            data=_data(body.onyx, desk.settings)
             | {"path": str(training_file), "evaluation_path": str(validation) if validation else None},
-            training=_training(body, numbers, samples),
+            training=_training(body, numbers, min(desk.settings.most_epochs, epochs_for(samples))),
             window=numbers.batch_size or body.onyx.window or batch_for(samples),
             accumulation_steps=body.onyx.accumulation_steps,
             devices=body.onyx.devices,
@@ -90,8 +90,12 @@ def _hyperparameters(body: JobBody) -> DpoHyperparameters:
     return DpoHyperparameters.model_validate(joined)
 
 
-def _training(body: JobBody, numbers: DpoHyperparameters, samples: int) -> dict[str, Any]:
-    """What goes into the spec's training, in the words of `job_spec`."""
+def _data(onyx: OnyxOptions, settings: Settings) -> dict[str, Any]:
+    return onyx.model_dump(include=_OF_DATA) | {"max_length": min(onyx.max_length, settings.most_max_length)}
+
+
+def _training(body: JobBody, numbers: DpoHyperparameters, epochs: int) -> dict[str, Any]:
+    """What goes into the spec's training, in the words of `job_spec`; `epochs` where nobody says how many."""
     training = options(body.onyx)
     dpo = body.method is not None and body.method.type == "dpo"
     if dpo:
@@ -99,7 +103,7 @@ def _training(body: JobBody, numbers: DpoHyperparameters, samples: int) -> dict[
     if body.seed is not None:
         training["seed"] = body.seed
     if numbers.n_epochs is not None or "epochs" not in training:
-        training["epochs"] = numbers.n_epochs or epochs_for(samples)
+        training["epochs"] = numbers.n_epochs or epochs
     lora = training.get("method", "lora" if any(name.startswith("lora_") for name in training) else "full") == "lora"
     rate = training.get("learning_rate") or learning_rate_for(lora=lora, dpo=dpo)
     return training | {"learning_rate": rate * (numbers.learning_rate_multiplier or 1.0)}
@@ -173,10 +177,15 @@ def _check_limits(body: JobBody, settings: Settings) -> None:
         raise wrong("onyx.seed and seed say the same thing: give one of them", "onyx.seed")
     if {"objective", "dpo_beta"} & onyx.model_fields_set:
         raise wrong("say it with method: its type and its hyperparameters", "onyx.objective")
-    if onyx.epochs > settings.most_epochs:
-        raise wrong(f"epochs may be at most {settings.most_epochs} here", "onyx.epochs")
-    if onyx.max_length > settings.most_max_length:
+    for epochs, param in ((numbers.n_epochs, "n_epochs"), (_said(onyx, "epochs"), "onyx.epochs")):
+        if epochs is not None and epochs > settings.most_epochs:
+            raise wrong(f"epochs may be at most {settings.most_epochs} here", param)
+    if (_said(onyx, "max_length") or 0) > settings.most_max_length:
         raise wrong(f"max_length may be at most {settings.most_max_length} here", "onyx.max_length")
+
+
+def _said(onyx: OnyxOptions, name: str) -> int | None:
+    return getattr(onyx, name) if name in onyx.model_fields_set else None
 
 
 async def _check_webhook(url: str | None, settings: Settings) -> None:

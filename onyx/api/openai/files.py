@@ -149,4 +149,4 @@ def _no_room(error: OSError) -> ApiError:
     if error.errno not in _FULL:
         raise error
     message = "no room on the service's disk: delete files, or ask its operator"
-    return ApiError(507, message, code="disk_full", param="file", headers={"x-should-retry": "false"})
+    return ApiError(507, message, code="disk_full", param="file")

@@ -193,3 +193,22 @@ def test_only_a_request_that_says_it_comes_again_finds_the_former_job(client: Te
     assert ask(**{"Idempotency-Key": "k", "x-stainless-retry-count": "1"}) == keyed
     other = client.post("/v1/fine_tuning/jobs", json=body | {"seed": 5}, headers={"Idempotency-Key": "k"})
     assert refused(other)[1] == "idempotency_conflict"
+
+
+def test_an_operators_limits_hold_and_defaults_keep_to_them(home: Any) -> None:
+    settings = Settings(home=home, embedded_runner=False, most_epochs=2, most_max_length=100, open_jobs_per_owner=1)
+    with TestClient(create_app(settings)) as client:
+        file = upload(client)["id"]
+        whole = {"model": "onyx/tiny", "training_file": file}
+        for body, param in (
+            ({"hyperparameters": {"n_epochs": 3}}, "n_epochs"),
+            ({"onyx": {"epochs": 3}}, "onyx.epochs"),
+            ({"onyx": {"max_length": 101}}, "onyx.max_length"),
+        ):
+            assert refused(client.post("/v1/fine_tuning/jobs", json=whole | body))[0] == param
+        job = create(client, training_file=file)
+        assert job["hyperparameters"]["n_epochs"] == 2
+        too_many = client.post("/v1/fine_tuning/jobs", json=whole)
+        assert refused(too_many, 429)[1] == "quota_exceeded"
+        assert too_many.headers["x-should-retry"] == "false"
+    assert spec_of(home, job["id"]).data.max_length == 100
