@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 from sqlalchemy import insert, select
 
 from benchmarks.measure import table
@@ -59,13 +58,11 @@ def start(home: Path) -> list[list[str]]:
     began = time.perf_counter()
     seconds = {}
     try:
-        server.start(wait_for_ready=False)
-        for path in ("/healthz", "/readyz"):
-            while not server.answers(path):
-                time.sleep(0.01)
-            seconds[path] = time.perf_counter() - began
-        assert server.process is not None
-        held = psutil.Process(server.process.pid).memory_info().rss / 1e6
+        server.start(until="/healthz")
+        seconds["/healthz"] = time.perf_counter() - began
+        wait_for(lambda: server.answers("/readyz"), "ready")
+        seconds["/readyz"] = time.perf_counter() - began
+        held = server.memory / 1e6
     finally:
         server.close()
     return [
@@ -96,8 +93,7 @@ async def latency(home: Path) -> list[list[str]]:
                 for each in taken:
                     taken[each] += await _ask(client, each)
             await client.post(f"{server.api}/training/{made['training_id']}/cancel")
-            assert server.process is not None
-            held = psutil.Process(server.process.pid).memory_info().rss / 1e6
+            held = server.memory / 1e6
     ours, theirs = (statistics.quantiles(times, n=100) for times in taken.values())
     return [
         ["p50 of /stats/{id} beside a training", f"{1000 * ours[49]:.1f} ms", f"hello {1000 * theirs[49]:.1f} ms"],

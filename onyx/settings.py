@@ -1,10 +1,12 @@
 """Every setting of a service, from `ONYX_…` in the environment or from an explicit object."""
 
+import base64
+import binascii
 import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 2**20
@@ -116,6 +118,26 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is logged."""
+
+    webhook_url: str | None = None
+    """Told of the end of every job, beside the URL that a job may name itself."""
+
+    webhook_secret: SecretStr | None = None
+    """Signs webhooks, as `whsec_` and base64; without it none are sent. Receivers check with the same one."""
+
+    webhook_allow_private: bool = False
+    """Send webhooks also to http:// and to addresses that are not public: only where users may reach these anyway."""
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _signs(cls, secret: SecretStr | None) -> SecretStr | None:
+        """A secret that cannot sign is found at the start, not when the first job has ended."""
+        if secret is not None and secret.get_secret_value().startswith("whsec_"):
+            try:
+                base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
+            except binascii.Error:
+                raise ValueError("behind whsec_ there must be base64") from None
+        return secret
 
     @property
     def store_url(self) -> str:

@@ -12,6 +12,7 @@ from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, JobRow
 from onyx.jobs.values import DeviceNeed, Heartbeat, Job, Lease, Progress
 from onyx.training.attempt import Failure, Result
+from onyx.training.spec import JobSpec
 
 RELEASES = (Outcome.LOST, Outcome.MEMORY, Outcome.SAVED)
 """How an attempt can end without its job being done, failed or stopped by its owner."""
@@ -80,7 +81,12 @@ class Attempts(Database):
             job.lost_attempts = 0
             for warning in warnings:
                 say(tx, job, warning, level="warn")
-            move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
+            spec = JobSpec.model_validate_json(job.spec)
+            _tell_losses(tx, job, spec, document)
+            if spec.auto_start:
+                move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
+            else:
+                move(tx, job, JobStatus.PAUSED, "The job is prepared and planned; it starts when it is resumed")
 
         return await self._end(lease, Outcome.PREPARED, change)
 
@@ -130,3 +136,13 @@ class Attempts(Database):
                 await change(tx, job, attempt)
                 await tx.session.flush()
             return to_job(job)
+
+
+def _tell_losses(tx: Transaction, job: JobRow, spec: JobSpec, document: dict[str, Any]) -> None:
+    """What was asked for and will not happen: an owner should not have to look for it."""
+    if spec.wandb is not None:
+        say(tx, job, "Nothing is sent to W&B: the job's numbers are in its events and its result file", level="warn")
+    if cut := document.get("truncated"):
+        say(tx, job, f"{cut} samples are longer than max_length and were cut there", level="warn", truncated=cut)
+    if bad := document.get("bad_lines"):
+        say(tx, job, f"{bad} lines of the data cannot be used and were left out", level="warn", bad_lines=bad)

@@ -64,7 +64,15 @@ class Home:
         """Let go of the store. The runner goes on while it has work."""
         await self.store.close()
 
-    async def submit(self, spec: JobSpec, owner: str, kind: JobKind, *, idempotency_key: str | None = None) -> Job:
+    async def submit(
+        self,
+        spec: JobSpec,
+        owner: str,
+        kind: JobKind,
+        *,
+        idempotency_key: str | None = None,
+        again_within: float | None = None,
+    ) -> Job:
         """Make a job and see to it that somebody works on it."""
         job = await self.store.create(
             spec,
@@ -73,6 +81,7 @@ class Home:
             idempotency_key=idempotency_key,
             max_open=self.settings.open_jobs_per_owner,
             refusal=await self.room.refusal(owner),
+            again_within=again_within,
         )
         await self.ensure_runner()
         nudge(self.settings.run_dir)

@@ -16,6 +16,7 @@ from onyx import logs
 from onyx.jobs import companions
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
+from onyx.jobs.courier import Courier
 from onyx.jobs.errands import Errands
 from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError, WrongHomeError
 from onyx.jobs.fresh import FreshLauncher
@@ -65,6 +66,7 @@ class Runner:
             asyncio.create_task(self._stay_alive()),
             asyncio.create_task(Housekeeping(bench.settings, bench.store).run()),
             asyncio.create_task(Vitals(bench).run()),
+            asyncio.create_task(Courier(bench.store, bench.settings).run()),
         ]
         try:
             while not self._bench.stopping:

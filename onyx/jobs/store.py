@@ -17,15 +17,18 @@ from onyx.jobs.migrate import migrate
 from onyx.jobs.requests import Requests
 from onyx.jobs.stranded import Stranded
 from onyx.jobs.uploads import Uploads
+from onyx.jobs.webhooks import Webhooks
 
 
-class Store(Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads, Keeping, Counting):
+class Store(
+    Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads, Webhooks, Keeping, Counting
+):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs, keys, uploads), what runners do (runners,
-    claims, stranded, attempts), the events between them, and what operators see and clear away (counting, keeping).
-    Every method is one transaction. `StoreUnavailableError` means that the database is away and that the same call may
-    be made again.
+    claims, stranded, attempts, webhooks), the events between them, and what operators see and clear away (counting,
+    keeping). Every method is one transaction. `StoreUnavailableError` means that the database is away and that the same
+    call may be made again.
     """
 
     @classmethod

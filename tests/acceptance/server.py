@@ -11,60 +11,72 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from onyx.settings import Settings
 from tests.acceptance.place import settings, share_cache, wait_for
 
-CODE = """
-import sys, uvicorn
-from onyx.api.app import create_app
-uvicorn.run(create_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
-"""
-
 
 class Server:
-    """One API process. Its runner is its own affair."""
+    """One API process. A runner that it starts outlives it."""
 
-    def __init__(self, at: Settings) -> None:
+    def __init__(self, at: Settings, host: str = "127.0.0.1") -> None:
         self.settings = at
+        self.host = host
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.api = f"{self.url}/gradient-accumulation"
-        self.process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, wait_for_ready: bool = True) -> None:
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the process holds."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    @property
+    def log(self) -> str:
+        return (self.settings.home / "server.log").read_text()
+
+    def start(self, *, until: str | None = None) -> None:
+        """Start it, and wait until this path answers: by default whatever says that it can work."""
         self.settings.home.mkdir(parents=True, exist_ok=True)
+        command = ["uvicorn", "--factory", "onyx.api.app:create_app", "--host", self.host, "--port", str(self.port)]
         with (self.settings.home / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CODE, str(self.port)],
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *command, "--log-level", "warning"],
                 env=os.environ | self.settings.environment(),
                 stdout=log,
                 stderr=log,
             )
-        if wait_for_ready:
-            wait_for(lambda: self.answers("/readyz"), "the service is ready")
+        path = until or ("/readyz" if self.settings.embedded_runner else "/healthz")
+        wait_for(lambda: self.answers(path), f"the service answers {path}")
 
-    def answers(self, path: str) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log()
+    def answers(self, path: str = "/healthz") -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log
         try:
-            return httpx.get(f"{self.url}{path}", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}{path}", timeout=10).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def log(self) -> str:
-        return (self.settings.home / "server.log").read_text()
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """The service and the runner that it started."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(30)
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(30)
         for pid in runners_of(self.settings.home):
             os.kill(pid, signal.SIGKILL)
 
@@ -90,10 +102,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(home: Path, **more: Any) -> Iterator[Server]:
+def serving(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[Server]:
     """A service that is ready."""
     share_cache(home)
-    server = Server(settings(home, **more))
+    server = Server(settings(home, **more), host)
     try:
         server.start()
         yield server

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from onyx.api.app import create_app
-from tests.acceptance.bare import Server, server
+from tests.acceptance.server import Server, serving
 from tests.api.service import AT, make_key
 from tests.api.service import settings as at
 
@@ -85,10 +85,10 @@ class Session(requests.Session):
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Session]]:
     home: Path = tmp_path_factory.mktemp("fuzz") / "home"
     _, header = make_key(at(home), "ann")
-    with server(home, **LIMITS) as running, Session() as session:
+    with serving(home, embedded_runner=False, **LIMITS) as running, Session() as session:
         session.headers.update(header)
         yield running, session
-        assert running.is_up()
+        assert running.answers()
         assert "Traceback" not in running.log
         assert header["Authorization"].split()[1] not in running.log
 

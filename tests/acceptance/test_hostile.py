@@ -24,7 +24,7 @@ import httpx
 import pytest
 
 from onyx.settings import Settings
-from tests.acceptance.bare import Server, server
+from tests.acceptance.server import Server, serving
 from tests.api.service import AT, BODY
 
 MIB = 2**20
@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = home.parent / "data"
     root.mkdir()
     limits: dict[str, Any] = {"planning_rate_limit": "0/hour", "streams_per_caller": 2}
-    with server(home, data_root=root, model_root=root, **limits) as running:
+    with serving(home, embedded_runner=False, data_root=root, model_root=root, **limits) as running:
         yield running
         assert "Traceback" not in running.log, running.log[running.log.index("Traceback") - 500 :][:6000]
 
@@ -49,7 +49,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def client(running: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=running.url, timeout=SECONDS) as client:
         yield client
-        assert running.is_up()
+        assert running.answers()
 
 
 def sentence(answer: httpx.Response) -> str:
@@ -277,7 +277,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("this host has no other address")
         address = probe.getsockname()[0]
-    with server(tmp_path / "home", host="0.0.0.0") as open_server:  # noqa: S104
+    with serving(tmp_path / "home", host="0.0.0.0", embedded_runner=False) as open_server:  # noqa: S104
         answer = httpx.get(f"http://{address}:{open_server.port}{AT}/stats", timeout=SECONDS)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"

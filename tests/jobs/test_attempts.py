@@ -3,11 +3,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from onyx.jobs.errors import BadValueError, LostAttempt, NotAllowedError
+from onyx.jobs.ids import JobKind
 from onyx.jobs.lifecycle import MAX_RETRIES
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.store import Store
 from onyx.jobs.values import ConfigChange, DeviceNeed, Lease, Progress
-from tests.jobs.world import CPU, DEVICES, FAILURE, LEASE, RESULT, World, line
+from onyx.training.attempt import Failure
+from tests.jobs.world import CPU, DEVICES, FAILURE, LEASE, RESULT, SPEC, World, line
 
 Write = Callable[[Store, Lease], Awaitable[object]]
 
@@ -216,3 +218,31 @@ async def test_a_job_in_preparation_cannot_succeed(world: World) -> None:
     with pytest.raises(NotAllowedError, match="validating and cannot become succeeded"):
         await world.store.succeeded(claimed.lease, RESULT)
     await world.store.heartbeat(claimed.lease)  # the refused write left nothing behind
+
+
+async def test_a_job_that_must_not_start_by_itself_waits_until_it_is_resumed(world: World) -> None:
+    spec = SPEC.model_copy(update={"auto_start": False})
+    job = await world.store.create(spec, "ann", JobKind.FINE_TUNING)
+    runner = await world.runner()
+    claimed = await world.store.claim_validating(runner)
+    assert claimed is not None
+    document = {"truncated": 3, "bad_lines": 2}
+    waiting = await world.store.prepared(claimed.lease, [DeviceNeed(kind=CPU)], document)
+    assert waiting.status is JobStatus.PAUSED
+    assert await world.store.claim_queued(runner, DEVICES) is None
+    assert (await world.store.resume(job.id)).status is JobStatus.QUEUED
+    assert await world.store.claim_queued(runner, DEVICES) is not None
+    warnings = [event.data for event in await world.store.list_events(job.id) if event.level == "warn"]
+    assert warnings == [{"truncated": 3}, {"bad_lines": 2}]
+
+
+async def test_a_failure_tells_each_bad_line(world: World) -> None:
+    job = await world.store.create(SPEC, "ann", JobKind.FINE_TUNING)
+    claimed = await world.store.claim_validating(await world.runner())
+    assert claimed is not None
+    finding = {"line": 3, "code": "invalid_json", "message": "not JSON", "part": "training"}
+    failure = Failure(code="invalid_training_file", message="1 of 9 lines is bad", findings=[finding])
+    await world.store.failed(claimed.lease, failure)
+    told = (await world.store.list_events(job.id))[-2:]
+    assert [event.message for event in told] == ["line 3 of the training data: not JSON", "1 of 9 lines is bad"]
+    assert told[0].data == {"line": 3, "code": "invalid_json", "part": "training"}

@@ -136,3 +136,29 @@ async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(world
     assert await store.attempts(claimed.job.id) == ()
     with pytest.raises(JobNotFoundError):
         await store.delete(claimed.job.id)
+
+
+async def test_a_request_that_comes_again_finds_its_job_for_a_while(world: World) -> None:
+    first = await world.store.create(SPEC, "ann", JobKind.FINE_TUNING)
+    assert (await world.store.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id == first.id
+    other = SPEC.model_copy(update={"window": 7})
+    assert (await world.store.create(other, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
+    assert (await world.store.create(SPEC, "bob", JobKind.FINE_TUNING, again_within=60)).id != first.id
+    world.clock.ahead += 61
+    assert (await world.store.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
+
+
+async def test_jobs_are_found_by_their_metadata(world: World) -> None:
+    marked = SPEC.model_copy(update={"labels": {"metadata": {"a": "1", "b": "\x00é" * 200}}})
+    job = await world.store.create(marked, "ann", JobKind.FINE_TUNING)
+    plain = await world.store.create(SPEC, "ann", JobKind.FINE_TUNING)
+
+    async def found(metadata: dict[str, str]) -> list[str]:
+        return [each.id for each in (await world.store.list_jobs(metadata=metadata)).jobs]
+
+    assert await found({"a": "1"}) == await found({"a": "1", "b": "\x00é" * 200}) == [job.id]
+    assert await found({"a": "2"}) == await found({"a": "1", "b": ""}) == []
+    assert await found({}) == [plain.id]
+    await world.store.request_cancel(job.id)
+    await world.store.delete(job.id)
+    assert await found({"a": "1"}) == []

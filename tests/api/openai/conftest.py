@@ -1,0 +1,21 @@
+"""An app in this process, on a home of its own, where nobody works: what is asked and answered, and nothing more."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from onyx.api.app import create_app
+from onyx.settings import Settings
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def client(home: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(Settings(home=home, embedded_runner=False, upload_bytes=4096))) as client:
+        yield client

@@ -1,0 +1,86 @@
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.openai.world import CHAT, refused, upload
+
+
+def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
+    file = upload(client)
+    assert file == {
+        "id": file["id"],
+        "object": "file",
+        "bytes": len(CHAT) * 10,
+        "created_at": file["created_at"],
+        "expires_at": None,
+        "filename": "train.jsonl",
+        "purpose": "fine-tune",
+        "status": "processed",
+        "status_details": None,
+    }
+    assert client.get(f"/v1/files/{file['id']}").json() == file
+    assert client.get(f"/v1/files/{file['id']}/content").content == CHAT * 10
+    assert client.delete(f"/v1/files/{file['id']}").json() == {"id": file["id"], "object": "file", "deleted": True}
+    assert refused(client.get(f"/v1/files/{file['id']}"), 404) == ("file_id", "not_found")
+    assert list((home / "uploads").iterdir()) == []
+
+
+def test_pages_go_from_the_last_id_on(client: TestClient) -> None:
+    ids = [upload(client)["id"] for _ in range(3)]
+    newest = client.get("/v1/files", params={"limit": 2}).json()
+    assert ([file["id"] for file in newest["data"]], newest["has_more"]) == ([ids[2], ids[1]], True)
+    rest = client.get("/v1/files", params={"limit": 2, "after": newest["last_id"]}).json()
+    assert ([file["id"] for file in rest["data"]], rest["has_more"]) == ([ids[0]], False)
+    oldest = client.get("/v1/files", params={"order": "asc", "limit": 1}).json()
+    assert oldest["first_id"] == ids[0]
+    assert client.get("/v1/files", params={"purpose": "fine-tune-results"}).json()["data"] == []
+    assert refused(client.get("/v1/files", params={"after": "file-x"})) == ("after", "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"purpose": "vision"}, "purpose"),
+        ({}, "purpose"),
+        ({"purpose": "fine-tune", "expires_after[anchor]": "now"}, "expires_after.anchor"),
+        ({"purpose": "fine-tune", "expires_after[anchor]": "created_at"}, "expires_after.seconds"),
+        (
+            {"purpose": "fine-tune", "expires_after[anchor]": "created_at", "expires_after[seconds]": "59"},
+            "expires_after.seconds",
+        ),
+    ],
+)
+def test_wrong_fields_are_named_and_leave_nothing(
+    client: TestClient, home: Path, fields: dict[str, str], param: str
+) -> None:
+    response = client.post("/v1/files", files={"file": ("a.jsonl", CHAT)}, data=fields)
+    assert refused(response)[0] == param
+    assert list((home / "uploads").iterdir()) == []
+
+
+def test_what_is_too_large_leaves_nothing(client: TestClient, home: Path) -> None:
+    response = client.post("/v1/files", files={"file": ("a.jsonl", b"x" * 5000)}, data={"purpose": "fine-tune"})
+    assert refused(response, 413)[1] == "too_large"
+    assert list((home / "uploads").iterdir()) == []
+
+
+def test_an_empty_file_or_none_is_refused(client: TestClient) -> None:
+    empty = client.post("/v1/files", files={"file": ("a.jsonl", b"")}, data={"purpose": "fine-tune"})
+    assert refused(empty) == ("file", "empty_file")
+    assert refused(client.post("/v1/files", files={"other": b"x"}, data={"purpose": "fine-tune"}))[0] == "file"
+    assert refused(client.post("/v1/files", json={"purpose": "fine-tune"}))[0] == "file"
+
+
+def test_what_a_killed_server_left_half_is_never_seen_and_goes(client: TestClient, home: Path) -> None:
+    upload(client)
+    old, new = (home / "uploads" / f".part-file-{name}" for name in ("old", "new"))
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert len(client.get("/v1/files").json()["data"]) == 1
+    upload(client)
+    assert not old.exists()
+    assert new.exists()  # somebody may still be sending it
