@@ -87,6 +87,15 @@ class Settings(BaseSettings):
     most_max_length: int = Field(default=131_072, ge=2)
     """Tokens per sample that a job may ask for."""
 
+    webhook_url: str | None = None
+    """Told of the end of every job, beside the URL that a job may name itself."""
+
+    webhook_secret: SecretStr | None = None
+    """Signs webhooks, as `whsec_` and base64; without it none are sent. Receivers check with the same one."""
+
+    webhook_allow_private: bool = False
+    """Send webhooks also to http:// and to addresses that are not public: only where users may reach these anyway."""
+
     @property
     def store_url(self) -> str:
         return self.database_url or f"sqlite+aiosqlite:///{self.home / 'onyx.db'}"

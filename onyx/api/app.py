@@ -4,6 +4,7 @@ from fastapi import FastAPI
 
 from onyx import __version__
 from onyx.api.desk import Opening
+from onyx.api.openai.router import openai_router_of
 from onyx.api.router import router_of
 from onyx.api.routes.operations import make_operations
 from onyx.settings import Settings
@@ -20,4 +21,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="Onyx", version=__version__, description=_ABOUT)
     app.include_router(make_operations(opening))
     app.include_router(router_of(opening))
+    app.include_router(openai_router_of(opening))
     return app

@@ -6,12 +6,13 @@ from typing import Any
 from onyx.jobs import jsontext
 from onyx.jobs.database import Database, Transaction
 from onyx.jobs.errors import BadValueError, NotAllowedError
-from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, stop_attempt
+from onyx.jobs.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, say, stop_attempt
 from onyx.jobs.rows import to_config_request, to_job
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, JobRow
 from onyx.jobs.values import DeviceNeed, Heartbeat, Job, Lease, Progress
 from onyx.training.attempt import Failure, Result
+from onyx.training.spec import JobSpec
 
 RELEASES = (Outcome.LOST, Outcome.MEMORY, Outcome.SAVED)
 """How an attempt can end without its job being done, failed or stopped by its owner."""
@@ -67,7 +68,11 @@ class Attempts(Database):
             job.prepared = jsontext.dump(document)
             job.queued_at = tx.now
             job.lost_attempts = 0
-            move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
+            _tell_losses(tx, job, document)
+            if JobSpec.model_validate_json(job.spec).auto_start:
+                move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
+            else:
+                move(tx, job, JobStatus.PAUSED, "The job is prepared and planned; it starts when it is resumed")
 
         return await self._end(lease, Outcome.PREPARED, change)
 
@@ -117,3 +122,11 @@ class Attempts(Database):
                 await change(tx, job, attempt)
                 await tx.session.flush()
             return to_job(job)
+
+
+def _tell_losses(tx: Transaction, job: JobRow, document: dict[str, Any]) -> None:
+    """What of the data will not be learnt: an owner should not have to look for it."""
+    if cut := document.get("truncated"):
+        say(tx, job, f"{cut} samples are longer than max_length and were cut there", level="warn", truncated=cut)
+    if bad := document.get("bad_lines"):
+        say(tx, job, f"{bad} lines of the data cannot be used and were left out", level="warn", bad_lines=bad)

@@ -1,9 +1,9 @@
 """Making jobs, finding them again and deleting them."""
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from sqlalchemy import Select, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from onyx.jobs import jsontext
@@ -20,7 +20,7 @@ from onyx.jobs.lifecycle import lock_job, say
 from onyx.jobs.records import AttemptRecord, Page
 from onyx.jobs.rows import join_spec, split_spec, to_attempt, to_job
 from onyx.jobs.status import OPEN, JobStatus
-from onyx.jobs.tables import AttemptRow, IdempotencyRow, JobRow, OwnerRow, SamplesRow
+from onyx.jobs.tables import AttemptRow, IdempotencyRow, JobRow, MetadataRow, OwnerRow, SamplesRow
 from onyx.jobs.values import Job
 from onyx.training.spec import JobSpec
 
@@ -38,8 +38,13 @@ class Creation(Database):
         *,
         idempotency_key: str | None = None,
         max_open: int | None = None,
+        again_within: float | None = None,
     ) -> Job:
-        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then."""
+        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then.
+
+        `again_within` is for requests that say they are sent again: then the job that the same body made within so many
+        seconds is the answer.
+        """
         check_name("owner", owner)
         if idempotency_key is not None:
             check_name("idempotency key", idempotency_key)
@@ -48,8 +53,10 @@ class Creation(Database):
             await _lock_owner(tx, owner)
             if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
                 return to_job(former)
+            if again_within is not None and (made := await _made(tx, owner, body_hash, again_within)):
+                return to_job(made)
             await _check_quota(tx, owner, max_open)
-            job = await _insert(tx, spec, owner, kind)
+            job = await _insert(tx, spec, owner, kind, body_hash)
             if idempotency_key is not None:
                 key = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "job_id": job.id}
                 await tx.session.execute(insert(IdempotencyRow).values(**key))
@@ -78,10 +85,14 @@ class Creation(Database):
         owner: str | None = None,
         statuses: Collection[JobStatus] = (),
         kind: JobKind | None = None,
+        metadata: Mapping[str, str] | None = None,
         after: str | None = None,
         limit: int = 20,
     ) -> Page:
-        """Jobs, newest first; `after` is the id of the last job of the page before."""
+        """Jobs, newest first; `after` is the id of the last job of the page before.
+
+        `metadata` are pairs that a job must have; empty, those that have none.
+        """
         if not 1 <= limit <= MAX_PAGE:
             raise BadValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
         cursor = None
@@ -89,7 +100,7 @@ class Creation(Database):
             cursor = await self.get(after, owner)
             if cursor is None:
                 raise BadValueError(f"there is no job {after[:80]!r} to list after")
-        query = page_query(owner=owner, statuses=statuses, kind=kind, after=cursor, limit=limit)
+        query = page_query(owner=owner, statuses=statuses, kind=kind, after=cursor, limit=limit, metadata=metadata)
         async with self.reading() as session:
             rows = (await session.scalars(query)).all()
         return Page(jobs=tuple(to_job(row) for row in rows[:limit]), more=len(rows) > limit)
@@ -124,6 +135,7 @@ def page_query(
     kind: JobKind | None,
     after: Job | None,
     limit: int,
+    metadata: Mapping[str, str] | None = None,
 ) -> Select[JobRow]:
     """One row more than the page, to know whether there is another."""
     query = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
@@ -135,9 +147,23 @@ def page_query(
         query = query.where(JobRow.status.in_(sorted(statuses)))
     if kind is not None:
         query = query.where(JobRow.kind == kind)
+    if metadata is not None:
+        query = query.where(*_has(metadata))
     if after is not None:
         query = query.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(after.created_at, after.id))
     return query
+
+
+def _has(metadata: Mapping[str, str]) -> list[ColumnElement[bool]]:
+    if not metadata:
+        return [~select(MetadataRow.pair).where(MetadataRow.job_id == JobRow.id).exists()]
+    pairs = [pair_hash(key, value) for key, value in metadata.items()]
+    return [JobRow.id.in_(select(MetadataRow.job_id).where(MetadataRow.pair == pair)) for pair in pairs]
+
+
+def pair_hash(key: str, value: str) -> str:
+    """A pair of metadata as the store looks for it: of one length, whatever its letters."""
+    return hashlib.sha256(jsontext.dump([key, value]).encode()).hexdigest()
 
 
 def check_name(what: str, text: str) -> None:
@@ -164,6 +190,13 @@ async def _former(tx: Transaction, owner: str, key: str, body_hash: str) -> JobR
     return await tx.session.get_one(JobRow, row.job_id)
 
 
+async def _made(tx: Transaction, owner: str, body_hash: str, seconds: float) -> JobRow | None:
+    """The newest job that the same body made a short while ago."""
+    query = select(JobRow).where(JobRow.owner == owner, JobRow.body_hash == body_hash)
+    query = query.where(JobRow.created_at > tx.now - seconds).order_by(JobRow.created_at.desc())
+    return (await tx.session.scalars(query.limit(1))).one_or_none()
+
+
 async def _check_quota(tx: Transaction, owner: str, max_open: int | None) -> None:
     if max_open is None:
         return
@@ -172,7 +205,7 @@ async def _check_quota(tx: Transaction, owner: str, max_open: int | None) -> Non
         raise QuotaExceededError(f"{max_open} jobs are unfinished, which is the limit: wait for one or cancel one")
 
 
-async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind) -> JobRow:
+async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind, body_hash: str) -> JobRow:
     shown, samples = split_spec(spec)
     job = JobRow(
         id=make_job_id(kind, tx.now),
@@ -181,12 +214,15 @@ async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind) -> 
         status=JobStatus.VALIDATING,
         created_at=tx.now,
         spec=shown,
+        body_hash=body_hash,
         last_event=0,
     )
     tx.session.add(job)
     await tx.session.flush()
     if samples is not None:
         tx.session.add(SamplesRow(job_id=job.id, samples=samples))
+    for key, value in (spec.labels.get("metadata") or {}).items():
+        tx.session.add(MetadataRow(job_id=job.id, pair=pair_hash(key, str(value))))
     say(tx, job, "The job was created", status=JobStatus.VALIDATING)
     await tx.session.flush()
     return job

@@ -57,6 +57,13 @@ class Events(Database):
         async with self.reading() as session:
             return tuple(to_event(row) for row in await session.scalars(query))
 
+    async def snapshots(self, job_id: str) -> tuple[StoredEvent, ...]:
+        """What the job said of each snapshot, the latest word of each epoch, newest first."""
+        query = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == "snapshot").order_by(EventRow.seq)
+        async with self.reading() as session:
+            said = {(event := to_event(row)).data.get("epoch"): event for row in await session.scalars(query)}
+        return tuple(sorted(said.values(), key=lambda event: event.seq, reverse=True))
+
     async def last_line(self, job_id: str, attempt: int) -> int:
         """The last line of an attempt's file that is in the store; 0 for none."""
         query = select(func.max(EventRow.line)).where(EventRow.job_id == job_id, EventRow.attempt == attempt)

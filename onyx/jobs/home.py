@@ -44,10 +44,20 @@ class Home:
         """Let go of the store. The runner goes on while it has work."""
         await self.store.close()
 
-    async def submit(self, spec: JobSpec, owner: str, kind: JobKind, *, idempotency_key: str | None = None) -> Job:
+    async def submit(
+        self,
+        spec: JobSpec,
+        owner: str,
+        kind: JobKind,
+        *,
+        idempotency_key: str | None = None,
+        again_within: float | None = None,
+    ) -> Job:
         """Make a job and see to it that somebody works on it."""
         most = self.settings.open_jobs_per_owner
-        job = await self.store.create(spec, owner, kind, idempotency_key=idempotency_key, max_open=most)
+        job = await self.store.create(
+            spec, owner, kind, idempotency_key=idempotency_key, max_open=most, again_within=again_within
+        )
         await self.ensure_runner()
         nudge(self.settings.run_dir)
         return job

@@ -1,5 +1,6 @@
 """Ids: made here and nowhere else, so that no id is ever a user's text (nor a path out of its directory)."""
 
+import hashlib
 import re
 import secrets
 from enum import StrEnum
@@ -42,6 +43,15 @@ def make_runner_id() -> str:
 
 def make_file_id() -> str:
     return f"file-{_tail(_LONG_TAIL)}"
+
+
+def result_file_id(job_id: str) -> str:
+    """The file that a job's numbers are left in: the same however often it is asked for."""
+    return f"file-{hashlib.sha256(job_id.encode()).hexdigest()[:_LONG_TAIL]}"
+
+
+def make_webhook_id() -> str:
+    return f"evt_{_tail(_LONG_TAIL)}"
 
 
 def make_key_id() -> str:

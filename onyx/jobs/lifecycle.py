@@ -11,6 +11,7 @@ from onyx.jobs.ids import is_id
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, DeviceRow, EventRow, JobRow
 from onyx.jobs.values import Lease
+from onyx.jobs.webhooks import announce
 from onyx.training.attempt import Failure
 
 MAX_RETRIES = 5
@@ -70,6 +71,7 @@ def move(tx: Transaction, job: JobRow, to: JobStatus, why: str, **data: Any) -> 
     job.status = to
     if to.terminal:
         job.finished_at = tx.now
+        announce(tx, job, to)
     if to is not JobStatus.RUNNING:
         job.request = None  # done, or overtaken
     say(tx, job, why, level="error" if to is JobStatus.FAILED else "info", status=to, **data)
@@ -148,4 +150,7 @@ def _give_up(tx: Transaction, job: JobRow, outcome: Outcome) -> None:
 
 def fail(tx: Transaction, job: JobRow, failure: Failure) -> None:
     job.error = jsontext.dump(failure)
+    for finding in failure.findings:
+        where = f"line {finding.get('line')} of the {finding.get('part', 'training')} data"
+        say(tx, job, f"{where}: {finding.get('message')}", level="error", **finding)
     move(tx, job, JobStatus.FAILED, failure.message, code=failure.code)

@@ -9,7 +9,7 @@ from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.hold import Hold, insist
 from onyx.jobs.offer import Offered, choose, needs_of
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.status import Outcome, Request
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.work import Child, Ended, Work
 from onyx.training.attempt import Failure, attempt_dir
@@ -73,7 +73,7 @@ async def _former_jobs(bench: Bench, claimed: ClaimedJob) -> tuple[str, ...]:
     """The job whose model is the base of this one, if that is what its model names and both are the same owner's."""
     job_id = claimed.spec.model.partition(":")[0]
     former = await insist(lambda: bench.store.get(job_id, claimed.job.owner))
-    return (former.id,) if former is not None and former.status is JobStatus.SUCCEEDED else ()
+    return (former.id,) if former is not None and former.status.terminal else ()
 
 
 async def _watch(child: Child, hold: Hold, bench: Bench) -> Ended:

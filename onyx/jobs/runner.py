@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onyx.jobs.bench import Bench
 from onyx.jobs.child import put_on_name
+from onyx.jobs.courier import Courier
 from onyx.jobs.errands import Errands
 from onyx.jobs.errors import StoreUnavailableError, UnknownRunnerError, WrongHomeError
 from onyx.jobs.fresh import FreshLauncher
@@ -48,11 +49,13 @@ class Runner:
     async def run(self) -> None:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
         alive = asyncio.create_task(self._stay_alive())
+        courier = asyncio.create_task(Courier(self._bench.store, self._bench.settings).run())
         try:
             while not self._bench.stopping:
                 await self._work_or_wait()
         finally:
             alive.cancel()
+            courier.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
             with contextlib.suppress(StoreUnavailableError):

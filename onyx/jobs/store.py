@@ -14,14 +14,15 @@ from onyx.jobs.keys import Keys
 from onyx.jobs.migrate import migrate
 from onyx.jobs.requests import Requests
 from onyx.jobs.uploads import Uploads
+from onyx.jobs.webhooks import Webhooks
 
 
-class Store(Creation, Requests, Claims, Attempts, Events, Configs, Keys, Uploads):
+class Store(Creation, Requests, Claims, Attempts, Events, Configs, Keys, Uploads, Webhooks):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 
     Each parent has its file: what owners do (creation, requests, configs, keys, uploads), what runners do (runners,
-    claims, attempts), and the events between them. Every method is one transaction. `StoreUnavailableError` means that
-    the database is away and that the same call may be made again.
+    claims, attempts, webhooks), and the events between them. Every method is one transaction. `StoreUnavailableError`
+    means that the database is away and that the same call may be made again.
     """
 
     @classmethod

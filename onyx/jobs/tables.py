@@ -49,6 +49,7 @@ class JobRow(Base):
         Index(None, "owner", "created_at", "id"),  # an owner's list
         Index(None, "status", "owner", "created_at", "id"),  # the queue, and an owner's list by status
         Index(None, "created_at", "id"),  # an operator's list
+        Index(None, "owner", "body_hash", "created_at"),  # a request that comes again
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -76,6 +77,8 @@ class JobRow(Base):
     prepared: Mapped[Json | None]
     result: Mapped[Json | None]
     error: Mapped[Json | None]
+    body_hash: Mapped[Id | None]
+    """Of what was asked for."""
 
     # Every UPDATE names the version it read and must meet one row: no write is ever built on a stale reading.
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - SQLAlchemy declares it so
@@ -88,6 +91,16 @@ class SamplesRow(Base):
 
     job_id: Mapped[JobKey]
     samples: Mapped[Json]
+
+
+class MetadataRow(Base):
+    """A pair of a job's metadata, to be found by. Only its hash is kept: the words themselves are in the job's spec."""
+
+    __tablename__ = "job_metadata"
+    __table_args__ = (Index(None, "pair", "job_id"),)
+
+    job_id: Mapped[JobKey]
+    pair: Mapped[Id] = mapped_column(primary_key=True)
 
 
 class AttemptRow(Base):
@@ -218,6 +231,23 @@ class FileRow(Base):
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[Seconds]
     expires_at: Mapped[Seconds | None]
+
+
+class WebhookRow(Base):
+    """The end of a job on its way to somebody. Of no job in particular: the news outlives a job that is deleted."""
+
+    __tablename__ = "webhook"
+    __table_args__ = (Index(None, "next_at"),)
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    job_id: Mapped[Id]
+    status: Mapped[Word]
+    url: Mapped[Prose | None]
+    """The job's own; None stands for the operator's."""
+
+    created_at: Mapped[Seconds]
+    tries: Mapped[int] = mapped_column(Integer)
+    next_at: Mapped[Seconds]
 
 
 class RunnerRow(Base):

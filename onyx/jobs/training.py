@@ -13,6 +13,7 @@ from onyx.jobs.composing import attempt_file, compose, rank_work
 from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import write_json
 from onyx.jobs.hold import Hold, insist
+from onyx.jobs.result_file import leave_result_file
 from onyx.jobs.status import Outcome, Request
 from onyx.jobs.telling import Teller, tell_former
 from onyx.jobs.values import ClaimedJob
@@ -179,6 +180,7 @@ async def _record(claimed: ClaimedJob, bench: Bench, hold: Hold, verdict: Verdic
     logger.info("%s: %s (%s)", claimed.job.id, how, verdict.why, extra={"action": "attempt_ended"})
     if verdict.result is not None:
         result = verdict.result
+        await leave_result_file(store, bench.settings, claimed.job, result)
         await insist(lambda: store.succeeded(lease, result))
     elif verdict.failure is not None:
         failure = verdict.failure

@@ -1,5 +1,6 @@
 """Files that owners uploaded, or that jobs left for them. The store has their names, ONYX_HOME their bytes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,11 @@ class Uploads(Database):
             )
             tx.session.add(row)
             return _to_file(row)
+
+    async def files_there(self, file_ids: Collection[str]) -> frozenset[str]:
+        """Those of the files that have not been deleted."""
+        async with self.reading() as session:
+            return frozenset(await session.scalars(select(FileRow.id).where(FileRow.id.in_(file_ids))))
 
     async def get_file(self, file_id: str, owner: str | None = None) -> StoredFile | None:
         """The file, unless there is none, it has expired or it is another owner's."""

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Objective = Literal["sft", "dpo"]
 
 
 class Frozen(BaseModel):
@@ -60,6 +61,12 @@ class DataSpec(Frozen):
 class TrainingSpec(Frozen):
     """How to train."""
 
+    objective: Objective = "sft"
+    """Learn from samples, or (direct preference optimisation) from pairs of answers of which one is preferred."""
+
+    dpo_beta: Annotated[float, Field(gt=0, le=2)] = 0.1
+    """How strongly dpo holds the model to what it was: higher is closer."""
+
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
     learning_rate_rule: Literal["none", "inverse", "linear", "sqrt"] = "none"
@@ -95,6 +102,17 @@ class TrainingSpec(Frozen):
     time_limit_seconds: Annotated[float, Field(gt=0)] | None = None
 
 
+class WandbSpec(Frozen):
+    """Where a job's numbers are shown in Weights & Biases."""
+
+    project: str = Field(min_length=1, max_length=128)
+    name: str | None = Field(default=None, max_length=128)
+    """Of the run; the job's id without it."""
+
+    entity: str | None = Field(default=None, max_length=128)
+    tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default=[], max_length=50)
+
+
 class JobSpec(Frozen):
     """A job as it was asked for."""
 
@@ -117,5 +135,12 @@ class JobSpec(Frozen):
 
     max_memory_usage: Fraction = 0.9
     memory_safety_margin: Fraction = 0.1
+    auto_start: bool = True
+    """False: once it is prepared and planned the job waits, paused, until it is resumed."""
+
+    webhook_url: str | None = Field(default=None, max_length=2048)
+    """Who is told when the job ends, beside the operator. Whoever made the spec has checked it."""
+
+    wandb: WandbSpec | None = None
     labels: dict[str, Any] = {}
-    """What the asker wants to see again (user_id, suffix, metadata). Nothing reads it."""
+    """What the asker wants to see again (user_id, suffix). Nothing reads it but `metadata`, which jobs are found by."""

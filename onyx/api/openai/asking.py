@@ -1,0 +1,191 @@
+"""From OpenAI's way of asking for a job to a JobSpec, with every "auto" resolved."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onyx.api.caller import Caller
+from onyx.api.desk import Desk
+from onyx.api.errors import ApiError
+from onyx.api.openai.automatic import batch_for, epochs_for, learning_rate_for, samples_in
+from onyx.api.openai.bases import may_be_base
+from onyx.api.openai.errors import wrong
+from onyx.api.openai.fine_tuned import find_model, is_fine_tuned
+from onyx.api.openai.naming import base_of
+from onyx.api.openai.schemas.jobs import DpoHyperparameters, Hyperparameters, JobBody, OnyxOptions
+from onyx.jobs.addresses import AddressError, addresses_of, parse
+from onyx.jobs.asking import job_spec
+from onyx.jobs.ids import is_id
+from onyx.settings import Settings
+from onyx.training.spec import JobSpec
+
+_OF_DATA = {"max_length", "overlong", "evaluation_fraction", "tolerated_bad_lines"}
+_OF_JOB = {"window", "accumulation_steps", "devices", "auto_start", "webhook_url"}
+_NONE_IS_NOT_GIVEN = {"lora_r", "lora_alpha", "lora_dropout", "max_memory_usage", "memory_safety_margin"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job to make, and whose."""
+
+    spec: JobSpec
+    owner: str
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The model to begin with."""
+
+    name: str
+    """As a spec names it."""
+
+    root: str
+    """The base that its fine-tunes are named after."""
+
+    owner: str
+
+
+async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> Asked:
+    """What the body asks for; 400 with code and param for what it must not."""
+    _check_limits(body, desk.settings)
+    training_file = await _file(body.training_file, desk, caller, "training_file")
+    validation = await _file(body.validation_file, desk, caller, "validation_file") if body.validation_file else None
+    base = await _base(body.model, desk, caller)
+    await _check_webhook(body.onyx.webhook_url, desk.settings)
+    numbers = _hyperparameters(body)
+    samples = await samples_in(training_file)
+    multiplier = numbers.learning_rate_multiplier or 1.0
+    try:
+        spec = job_spec(
+            model=base.name,
+            data=body.onyx.model_dump(include=_OF_DATA)
+            | {"path": str(training_file), "evaluation_path": str(validation) if validation else None},
+            training=_training(body, numbers, samples),
+            window=numbers.batch_size or body.onyx.window or batch_for(samples),
+            accumulation_steps=body.onyx.accumulation_steps,
+            devices=body.onyx.devices,
+            labels=_labels(body, base, multiplier),
+            auto_start=body.onyx.auto_start,
+            webhook_url=body.onyx.webhook_url,
+            wandb=body.integrations[0].wandb if body.integrations else None,
+        )
+    except ValueError as error:
+        raise wrong(str(error), "onyx") from None
+    return Asked(spec, base.owner)
+
+
+def _hyperparameters(body: JobBody) -> DpoHyperparameters:
+    """Those of the method, over the older ones beside it."""
+    given: list[Hyperparameters | None] = [body.hyperparameters]
+    if body.method is not None:
+        if body.method.type == "reinforcement":
+            message = "reinforcement fine-tuning is not offered here: use supervised or dpo"
+            raise wrong(message, "method.type", code="unsupported_method")
+        chosen = body.method.dpo if body.method.type == "dpo" else body.method.supervised
+        given.append(chosen.hyperparameters if chosen else None)
+    joined: dict[str, Any] = {}
+    for each in given:
+        joined |= each.model_dump(exclude_none=True) if each else {}
+    return DpoHyperparameters.model_validate(joined)
+
+
+def _training(body: JobBody, numbers: DpoHyperparameters, samples: int) -> dict[str, Any]:
+    """What goes into the spec's training, in the words of `job_spec`."""
+    training = options(body.onyx)
+    dpo = body.method is not None and body.method.type == "dpo"
+    if dpo:
+        training |= {"objective": "dpo"} | ({"dpo_beta": numbers.beta} if numbers.beta else {})
+    if body.seed is not None:
+        training["seed"] = body.seed
+    if numbers.n_epochs is not None or "epochs" not in training:
+        training["epochs"] = numbers.n_epochs or epochs_for(samples)
+    lora = training.get("method", "lora" if any(name.startswith("lora_") for name in training) else "full") == "lora"
+    rate = training.get("learning_rate") or learning_rate_for(lora=lora, dpo=dpo)
+    return training | {"learning_rate": rate * (numbers.learning_rate_multiplier or 1.0)}
+
+
+def options(onyx: OnyxOptions) -> dict[str, Any]:
+    """What the caller said of the training, and nothing that was filled in."""
+    given = onyx.model_dump(exclude_unset=True, exclude=_OF_DATA | _OF_JOB)
+    return {name: value for name, value in given.items() if value is not None or name not in _NONE_IS_NOT_GIVEN}
+
+
+def _labels(body: JobBody, base: _Base, multiplier: float) -> dict[str, Any]:
+    """What the job's answer shows again."""
+    return {
+        "model": body.model,
+        "base": base.root,
+        "training_file": body.training_file,
+        "validation_file": body.validation_file,
+        "suffix": body.suffix,
+        "metadata": body.metadata,
+        "learning_rate_multiplier": multiplier,
+    }
+
+
+async def _file(file_id: str, desk: Desk, caller: Caller, param: str) -> Path:
+    stored = await desk.store.get_file(file_id, caller.sees)
+    path = stored.path(desk.settings.home) if stored else None
+    if stored is None or path is None or not path.is_file():
+        raise wrong(f"there is no file {file_id[:80]!r}: upload it first", param, code="file_not_found")
+    if stored.purpose != "fine-tune":
+        raise wrong(f"{file_id} was made for {stored.purpose}: upload it for fine-tune", param, code="invalid_purpose")
+    return path
+
+
+async def _base(name: str, desk: Desk, caller: Caller) -> _Base:
+    """The model to begin with, and whose the job is."""
+    if is_fine_tuned(name):
+        found = await find_model(name, desk, caller)
+        if found is None:
+            raise _no_base(name)
+        return _Base(found.spec_model, base_of(found.job), _owner(caller, found.job.owner))
+    former = await desk.store.get(name.partition(":")[0], caller.sees) if is_id(name.partition(":")[0]) else None
+    if former is not None:
+        return _Base(name, base_of(former), _owner(caller, former.owner))
+    if not await asyncio.to_thread(may_be_base, name, desk.settings):
+        raise _no_base(name)
+    return _Base(name, name, caller.name)
+
+
+def _owner(caller: Caller, of_model: str) -> str:
+    """A job may go on from models of its own owner. Where there are no keys, that is a label and nothing more."""
+    if of_model != caller.name and not caller.anonymous:
+        raise wrong(f"the model is {of_model}'s: only they can make a job of it", "model", code="not_yours")
+    return of_model
+
+
+def _no_base(name: str) -> ApiError:
+    message = f"there is no model {name[:200]!r} here: GET /models lists those that there are, a hub's is owner/name"
+    return wrong(message, "model", code="model_not_found")
+
+
+def _check_limits(body: JobBody, settings: Settings) -> None:
+    numbers, onyx = _hyperparameters(body), body.onyx
+    for said, name, other in (
+        (numbers.n_epochs, "epochs", "n_epochs"),
+        (numbers.batch_size, "window", "batch_size"),
+    ):
+        if said is not None and name in onyx.model_fields_set:
+            raise wrong(f"onyx.{name} and {other} say the same thing: give one of them", f"onyx.{name}")
+    if body.seed is not None and "seed" in onyx.model_fields_set:
+        raise wrong("onyx.seed and seed say the same thing: give one of them", "onyx.seed")
+    if {"objective", "dpo_beta"} & onyx.model_fields_set:
+        raise wrong("say it with method: its type and its hyperparameters", "onyx.objective")
+    if onyx.epochs > settings.most_epochs:
+        raise wrong(f"epochs may be at most {settings.most_epochs} here", "onyx.epochs")
+    if onyx.max_length > settings.most_max_length:
+        raise wrong(f"max_length may be at most {settings.most_max_length} here", "onyx.max_length")
+
+
+async def _check_webhook(url: str | None, settings: Settings) -> None:
+    if url is None:
+        return
+    if settings.webhook_secret is None:
+        raise wrong("this service signs no webhooks: its operator has set no ONYX_WEBHOOK_SECRET", "onyx.webhook_url")
+    private = settings.webhook_allow_private
+    try:
+        await asyncio.to_thread(addresses_of, parse(url, allow_private=private), allow_private=private)
+    except AddressError as error:
+        raise wrong(str(error), "onyx.webhook_url", code="webhook_refused") from None

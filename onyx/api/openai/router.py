@@ -1,0 +1,41 @@
+"""OpenAI's API as a router that anybody's FastAPI app can include, under any prefix."""
+
+from fastapi import APIRouter, Depends, Request
+
+from onyx.api.desk import Opening
+from onyx.api.errors import ApiError
+from onyx.api.openai import checkpoints, events, files, jobs, models
+from onyx.api.openai.errors import PROBLEMS
+from onyx.api.openai.route import OpenAIRoute
+from onyx.settings import Settings
+
+PREFIX = "/v1"
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def make_openai_router(settings: Settings | None = None) -> APIRouter:
+    """The endpoints that OpenAI's client calls. Without settings they come from `ONYX_…`, when first needed."""
+    return openai_router_of(Opening(settings))
+
+
+def openai_router_of(opening: Opening) -> APIRouter:
+    """The same on a desk that others share."""
+    router = APIRouter(
+        prefix=PREFIX, dependencies=[Depends(opening)], lifespan=opening.lifespan, responses=dict(PROBLEMS)
+    )
+    for part in (files, jobs, events, checkpoints, models):
+        router.include_router(part.router)
+    router.include_router(_rest())
+    return router
+
+
+def _rest() -> APIRouter:
+    """Whatever else a client may call: an error that it can read."""
+    router = APIRouter(route_class=OpenAIRoute)
+
+    @router.api_route("/{path:path}", methods=METHODS, include_in_schema=False)
+    async def not_here(path: str, request: Request) -> None:
+        message = f"there is no {request.method} /{path[:200]} here: Onyx has files, fine_tuning and models"
+        raise ApiError(404, message, code="unknown_url", param="path")
+
+    return router
