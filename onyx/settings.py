@@ -87,6 +87,18 @@ class Settings(BaseSettings):
     most_max_length: int = Field(default=131_072, ge=2)
     """Tokens per sample that a job may ask for."""
 
+    try_idle_seconds: float = Field(default=60.0, gt=0)
+    """How long a model that was tried stays in memory when nobody asks it anything."""
+
+    try_seconds: float = Field(default=300.0, gt=0)
+    """How long a chat completion may take, waiting for its turn included."""
+
+    try_queue: int = Field(default=16, ge=1)
+    """Chat completions that may be under way or waiting at once."""
+
+    try_tokens: int = Field(default=1024, ge=1)
+    """Tokens that a chat completion may have."""
+
     webhook_url: str | None = None
     """Told of the end of every job, beside the URL that a job may name itself."""
 

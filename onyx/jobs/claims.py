@@ -34,6 +34,11 @@ class Claims(Runners):
             raise BadValueError("two devices have the same name")
         return await self._claim(runner_id, JobStatus.QUEUED, devices, max_per_owner)
 
+    async def lent(self, host: str) -> frozenset[str]:
+        """The names of the host's devices that jobs hold."""
+        async with self.reading() as session:
+            return frozenset(await session.scalars(select(DeviceRow.name).where(DeviceRow.host == host)))
+
     async def _claim(
         self, runner_id: str, phase: JobStatus, devices: Sequence[Device], limit: int | None
     ) -> ClaimedJob | None:

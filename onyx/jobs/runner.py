@@ -25,6 +25,7 @@ from onyx.jobs.holder import Holder, this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
+from onyx.jobs.spare import CPU
 from onyx.jobs.store import Store
 from onyx.jobs.training import train
 from onyx.jobs.wake import Alarm
@@ -39,9 +40,10 @@ POLL_SECONDS = 1.0
 class Runner:
     """Everything one host does for the store."""
 
-    def __init__(self, bench: Bench, alarm: Alarm, companion: Holder | None = None) -> None:
+    def __init__(self, bench: Bench, alarm: Alarm, errands: Errands, companion: Holder | None = None) -> None:
         self._bench = bench
         self._alarm = alarm
+        self._errands = errands
         self._companion = companion
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = 0
@@ -97,6 +99,8 @@ class Runner:
         lent = [each.lent for each in bench.offered]
         claimed = await bench.store.claim_queued(bench.runner_id, lent, max_per_owner=limit)
         if claimed is not None:
+            if any(device.name.startswith(CPU) for device in claimed.devices):
+                self._errands.make_room()
             self._start(train(claimed, bench), claimed.job.id)
             took = True
         return took
@@ -151,7 +155,7 @@ async def serve(settings: Settings, companion: Holder | None = None) -> None:
         alarm = Alarm(settings.run_dir)
         errands = Errands(settings.run_dir, launcher)
         await errands.open()
-        runner = Runner(bench, alarm, companion)
+        runner = Runner(bench, alarm, errands, companion)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
