@@ -36,13 +36,19 @@ class Speaker:
         """Tell the answer piece by piece. UserError for what cannot be answered, Unwanted when nobody listens."""
         prompt = self._prompt(question)
         room = self._room(question, len(prompt))
-        teller = _Teller(self.tokenizer, len(prompt), Visible(question.stop), tell, wanted)
+        teller = _Teller(self, len(prompt), Visible(question.stop), tell, wanted)
         self._generate(question, prompt, room, teller)
         tell(teller.rest())
-        complete = teller.stopped or teller.tokens[-1:] in [[each] for each in self._ends]
+        complete = teller.stopped or teller.tokens[-1] in self._ends
         return End(
             reason="stop" if complete else "length", prompt_tokens=len(prompt), completion_tokens=len(teller.tokens)
         )
+
+    def text(self, tokens: list[int]) -> str:
+        """What they say, without the token that ends a turn, which not every tokenizer knows to be special."""
+        said = tokens[:-1] if tokens[-1] in self._ends else tokens
+        text: str = self.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
 
     def _prompt(self, question: Question) -> list[int]:
         try:
@@ -105,14 +111,14 @@ class _Teller(StoppingCriteria):
 
     def __init__(
         self,
-        tokenizer: Any,
+        speaker: Speaker,
         prompt: int,
         visible: Visible,
         tell: Callable[[str], None],
         wanted: Callable[[], bool],
     ) -> None:
         self.tokens: list[int] = []
-        self._tokenizer = tokenizer
+        self._speaker = speaker
         self._prompt = prompt
         self._visible = visible
         self._tell = tell
@@ -122,7 +128,7 @@ class _Teller(StoppingCriteria):
         if not self._wanted():
             raise Unwanted
         self.tokens = input_ids[0, self._prompt :].tolist()
-        self._tell(self._visible.more(self._text()))
+        self._tell(self._visible.more(self._speaker.text(self.tokens)))
         return torch.tensor([self._visible.stopped])
 
     @property
@@ -131,11 +137,7 @@ class _Teller(StoppingCriteria):
 
     def rest(self) -> str:
         """What was held back in case more would follow."""
-        return "" if self.stopped else self._visible.more(self._text(), last=True)
-
-    def _text(self) -> str:
-        text: str = self._tokenizer.decode(self.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
+        return "" if self.stopped else self._visible.more(self._speaker.text(self.tokens), last=True)
 
 
 def _end_tokens(model: nn.Module, tokenizer: Any) -> list[int]:

@@ -8,8 +8,6 @@ from onyx.settings import Settings
 from onyx.training.data.messages import check_messages
 from onyx.training.trial import Question
 
-MOST_STOPS = 4
-
 _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "tools": ([],),
@@ -53,7 +51,7 @@ def question_of(body: ChatBody, settings: Settings) -> Question:
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p or 1.0,
         seed=body.seed,
-        stop=_stops(body),
+        stop=tuple(body.stop or ()),
     )
 
 
@@ -64,13 +62,6 @@ def _messages(body: ChatBody) -> list[dict[str, Any]]:
         if finding.code != "example_missing_assistant_message":
             raise wrong(finding.message, "messages", code=finding.code)
     return messages
-
-
-def _stops(body: ChatBody) -> tuple[str, ...]:
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    if len(stop) > MOST_STOPS:
-        raise wrong(f"give at most {MOST_STOPS} stop strings", "stop")
-    return tuple(stop)
 
 
 def _unsupported(name: str, harmless: tuple[Any, ...]) -> Exception:

@@ -2,12 +2,17 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from onyx.api.schemas.common import Answer, Body, Json, ModelName
 
 MOST_MESSAGES = 2048
-_TEXT = 4096
+
+Stops = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=4096)]],
+    Field(max_length=4),
+    BeforeValidator(lambda given: [given] if isinstance(given, str) else given, json_schema_input_type=str | list[str]),
+]
 
 
 class StreamOptions(Body):
@@ -25,11 +30,7 @@ class ChatBody(Body):
     temperature: Annotated[float, Field(ge=0, le=2, description="0: always the likeliest token")] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: (
-        Annotated[str, Field(min_length=1, max_length=_TEXT)]
-        | list[Annotated[str, Field(min_length=1, max_length=_TEXT)]]
-        | None
-    ) = Field(default=None, max_length=_TEXT, description="Up to 4 strings that end the answer")
+    stop: Stops | None = Field(default=None, description="Up to 4 strings, or one, that end the answer")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
