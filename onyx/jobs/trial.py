@@ -68,9 +68,7 @@ class Trial:
 
     async def end(self) -> None:
         """Be rid of it."""
-        self.writer.close()
-        self.child.send(signal.SIGKILL)
-        self.child.close()
+        self._kill()
         await self.child.wait()
 
     async def _heard(self) -> Said:
@@ -102,8 +100,13 @@ class Trial:
         except TrialError:
             return  # it has stopped, or is gone
         except BaseException:
-            self.writer.close()
+            self._kill()
             raise
+
+    def _kill(self) -> None:
+        self.writer.close()
+        self.child.send(signal.SIGKILL)
+        self.child.close()
 
 
 async def start_trial(settings: Settings, launcher: Launcher) -> Trial:

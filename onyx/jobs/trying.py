@@ -1,11 +1,12 @@
 """Trying models: one in memory at a time, whoever asks waits for a turn, and no training ever gives way."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.holder import this_process
-from onyx.jobs.spare import spare_memory, spare_threads
+from onyx.jobs.spare import CPU, spare_memory, spare_threads
 from onyx.jobs.store import Store
 from onyx.jobs.trial import Trial, TrialError, start_trial
 from onyx.jobs.work import Launcher
@@ -13,6 +14,9 @@ from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.prepared import Roots
 from onyx.training.trial import Choice, Question, Said
+
+LOOK_SECONDS = 0.5
+"""How often whoever holds a model looks whether a training has been lent memory."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Trier:
         self._trial: Trial | None = None
         self._tried: Tried | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._yielding: asyncio.Task[None] | None = None
 
     def ask(self, tried: Tried, question: Question) -> Talk:
         """The talk about this question. It has its turn after those that were asked before it."""
@@ -106,8 +111,9 @@ class Trier:
         trial = await start_trial(self._settings, self._launcher)
         self._trial, self._tried = trial, tried
         try:
-            # Only now is memory looked at: of a training that begins later the runner tells the process by ending it.
+            # Only now is memory looked at: to whatever is lent later the process gives way.
             lent = await self._store.lent(this_process().host)
+            self._yielding = asyncio.create_task(self._give_way(trial, lent))
             await trial.load(self._choice(tried, spare_memory(self._settings, lent)))
         except BaseException:
             await self._let_go()
@@ -124,8 +130,19 @@ class Trier:
         )
         return Choice(model=tried.name, roots=roots, memory=memory)
 
+    async def _give_way(self, trial: Trial, lent: frozenset[str]) -> None:
+        """The runner ends it with the claim. A process that no runner has started must be ended from here."""
+        while trial.alive:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(StoreUnavailableError):
+                now = await self._store.lent(this_process().host)
+                if any(name.startswith(CPU) for name in now - lent):
+                    await trial.end()
+
     async def _let_go(self) -> None:
         self._stay()
+        if self._yielding is not None:
+            self._yielding.cancel()
         trial, self._trial = self._trial, None
         if trial is not None:
             await trial.end()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -17,11 +16,12 @@ from tests.acceptance.server import Server, runners_of, serving
 MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
 ANSWER = "It is 9."
 MORE_THAN_THERE_IS = "4000GB"
+"""So that a training, while it runs, leaves no memory for anybody else."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("chat"), try_queue=3) as it:
+    with serving(tmp_path_factory.mktemp("chat"), try_queue=3, cpu_memory=MORE_THAN_THERE_IS) as it:
         yield it
 
 
@@ -35,15 +35,15 @@ def client(server: Server) -> Iterator[OpenAI]:
         yield client
 
 
-def train(client: OpenAI, epochs: int = 40) -> str:
+def train(client: OpenAI, samples: int = 16, epochs: int = 40, batch: int = 8) -> str:
     """A fine-tune that learns one answer by heart."""
     chat = [*MESSAGES, {"role": "assistant", "content": ANSWER}]
-    data = "".join(json.dumps({"messages": chat}) + "\n" for _ in range(16)).encode()
+    data = "".join(json.dumps({"messages": chat}) + "\n" for _ in range(samples)).encode()
     file = client.files.create(file=("squares.jsonl", data), purpose="fine-tune")
     job = client.fine_tuning.jobs.create(
         model="onyx/tiny",
         training_file=file.id,
-        method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs, "batch_size": 8}}},
+        method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs, "batch_size": batch}}},
         extra_body={"onyx": {"learning_rate": 1e-2, "max_length": 128}},
     )
     return job.id
@@ -155,18 +155,20 @@ def test_a_killed_process_costs_a_retry(server: Server) -> None:
         assert [each.pid for each in tries(server)] != [process.pid]
 
 
-def test_a_training_comes_first(tmp_path: Path) -> None:
-    """On a host whose memory is all lent, the model that is being tried goes, and none comes until it is given back."""
-    with serving(tmp_path / "home", cpu_memory=MORE_THAN_THERE_IS) as server, client_of(server) as client:
-        ask: Any = {"model": "onyx/tiny", "messages": MESSAGES, "max_tokens": 1}
-        client.chat.completions.create(**ask)
-        assert len(tries(server)) == 1
-        job = train(client, epochs=1000)
+def test_a_training_comes_first(server: Server, client: OpenAI) -> None:
+    """The model that is being tried goes when the memory is lent, and none comes until it is given back."""
+    ask: Any = {"model": "onyx/tiny", "messages": MESSAGES, "max_tokens": 1}
+    client.chat.completions.create(**ask)
+    before = tries(server)
+    assert len(before) == 1
+    job = train(client, samples=1000, epochs=50, batch=1)
+    try:
         reach(client, job, "running")
-        wait_for(lambda: not tries(server), "the model that was tried is gone")
+        wait_for(lambda: not alive(before), "the model that was tried is gone")
         with pytest.raises(openai.InternalServerError, match="trainings come first") as told:
             client.chat.completions.create(**ask)
         assert (told.value.status_code, told.value.code) == (503, "no_memory")
+    finally:
         client.fine_tuning.jobs.cancel(job)
-        reach(client, job, "cancelled")
-        client.chat.completions.create(**ask)
+    reach(client, job, "cancelled")
+    client.chat.completions.create(**ask)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from onyx.jobs.holder import this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.store import Store
 from onyx.jobs.trying import Talk, Tried, Trier
@@ -18,6 +19,7 @@ from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.models.tiny import make_tiny
 from onyx.training.trial import Question
+from tests.jobs.world import World
 
 TINY = Tried("onyx/tiny")
 LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
@@ -176,6 +178,22 @@ def test_an_idle_process_leaves(play: Callable[..., None]) -> None:
         assert len(watched.started) == 2
 
     play(story, try_idle_seconds=0.2)
+
+
+def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_path: Path) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        talk = trier.ask(TINY, LONG)
+        assert (await talk.next()).text
+        world = World(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
+        try:
+            await world.running(runner=await world.runner(host=this_process().host))
+        finally:
+            await world.store.close()
+        assert (await failure(talk)).code == "model_unloaded"
+        await whole(trier.ask(TINY, SHORT))  # there is room beside a training of so little
+        assert len(watched.started) == 2
+
+    play(story)
 
 
 def test_whoever_takes_too_long_is_told(play: Callable[..., None]) -> None:

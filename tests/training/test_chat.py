@@ -45,7 +45,7 @@ class Line:
         self.socket, other = socket.socketpair()
         self.socket.settimeout(60)
         self._lines = self.socket.makefile("rb")
-        self._thread = threading.Thread(target=lambda: (Conversation(other).hold(), other.close()))
+        self._thread = threading.Thread(target=_hold, args=(other,))
         self._thread.start()
 
     def say(self, value: Choice | Question) -> None:
@@ -66,6 +66,11 @@ class Line:
         self.socket.close()
         self._thread.join(60)
         assert not self._thread.is_alive()
+
+
+def _hold(connection: socket.socket) -> None:
+    with connection:
+        Conversation(connection).hold()
 
 
 @pytest.fixture
