@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from onyx.jobs.errands import ErrandLauncher, Errands
 from onyx.jobs.holder import this_process
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.store import Store
 from onyx.jobs.trying import Talk, Tried, Trier
-from onyx.jobs.work import Child, Work
+from onyx.jobs.work import Child, Launcher, Work
 from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.models.tiny import make_tiny
@@ -31,7 +32,7 @@ Story = Callable[[Trier, "Watched"], Coroutine[Any, Any, None]]
 class Watched:
     """A launcher that remembers what it started."""
 
-    def __init__(self, launcher: TemplateLauncher) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self.started: list[Child] = []
 
@@ -75,9 +76,9 @@ def play(loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path) -> Ca
 
 
 @asynccontextmanager
-async def trying(settings: Settings, template: TemplateLauncher) -> AsyncIterator[tuple[Trier, Watched]]:
+async def trying(settings: Settings, launcher: Launcher) -> AsyncIterator[tuple[Trier, Watched]]:
     store = await Store.open(settings.store_url, lease_seconds=30)
-    watched = Watched(template)
+    watched = Watched(launcher)
     trier = Trier(settings, store, watched)
     try:
         yield trier, watched
@@ -194,6 +195,33 @@ def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_p
         assert len(watched.started) == 2
 
     play(story)
+
+
+def test_through_the_runner(
+    loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner starts it on somebody's behalf: one on a host, and gone with a word."""
+    monkeypatch.setattr("onyx.jobs.trying.LOOK_SECONDS", 3600.0)  # so that nobody else ends it
+    settings = Settings(home=tmp_path, cpu_memory="1GB", try_idle_seconds=0.5)
+
+    async def story() -> None:
+        settings.run_dir.mkdir()
+        errands = Errands(settings.run_dir, template)
+        await errands.open()
+        launcher = ErrandLauncher(settings.run_dir)
+        async with trying(settings, launcher) as (one, started), trying(settings, launcher) as (other, waiting):
+            talk = one.ask(TINY, LONG)
+            assert (await talk.next()).text
+            second = other.ask(TINY, SHORT)
+            errands.make_room()
+            assert (await failure(talk)).code == "model_unloaded"
+            await whole(second)
+            third = one.ask(TINY, SHORT)  # waits until the other process has been idle for long enough
+            await whole(third)
+            assert (len(started.started), len(waiting.started)) == (2, 1)
+        errands.close()
+
+    loop.run(asyncio.wait_for(story(), 60))
 
 
 def test_whoever_takes_too_long_is_told(play: Callable[..., None]) -> None:
