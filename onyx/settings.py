@@ -119,6 +119,18 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is logged."""
 
+    try_idle_seconds: float = Field(default=60.0, gt=0)
+    """How long a model that was tried stays in memory when nobody asks it anything."""
+
+    try_seconds: float = Field(default=300.0, gt=0)
+    """How long a chat completion may take, waiting for its turn included."""
+
+    try_queue: int = Field(default=16, ge=1)
+    """Chat completions that may be under way or waiting at once."""
+
+    try_tokens: int = Field(default=1024, ge=1)
+    """Tokens that a chat completion may have."""
+
     webhook_url: str | None = None
     """Told of the end of every job, beside the URL that a job may name itself."""
 

@@ -18,6 +18,7 @@ from onyx.jobs.errands import ErrandLauncher
 from onyx.jobs.home import Home
 from onyx.jobs.keys import ApiKey
 from onyx.jobs.neighbour import Neighbour
+from onyx.jobs.trying import Trier
 from onyx.jobs.values import Job
 from onyx.memory.device import Device
 from onyx.memory.gpus import list_gpus_async
@@ -43,6 +44,7 @@ class Desk:
         self.settings = home.settings
         self.store = home.store
         self.launcher = ErrandLauncher(home.settings.run_dir)
+        self.trier = Trier(home.settings, home.store, self.launcher)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
         self.streams = Places(home.settings.streams_per_caller)
@@ -151,4 +153,5 @@ class Opening:
             desk = self._desks.get(asyncio.get_running_loop())
             if desk is not None and self._users == 0:
                 del self._desks[asyncio.get_running_loop()]
+                await desk.trier.close()
                 await desk.home.close()

@@ -1,4 +1,4 @@
-"""Errands: short work that the API has the runner's template fork for it, such as a plan. One connection, one child.
+"""Errands: work that the API has the runner's template fork for it: a plan, a model to try. One connection, one child.
 
 Plain files carry what the child reads and writes; the connection is its lifeline. Whoever asks needs no torch, and
 there is one warm template per host, not one per process that asks.
@@ -20,7 +20,10 @@ from onyx.jobs.work import Child, Ended, Launcher, Work
 logger = logging.getLogger(__name__)
 
 _NAME = "errands"
-TARGETS = frozenset({"onyx.training.estimate:main"})
+TRIAL = "onyx.training.chat:main"
+"""Holds a model in memory for as long as it is asked questions: one on a host, and only where no training needs it."""
+
+TARGETS = frozenset({"onyx.training.estimate:main", TRIAL})
 """What may be asked for."""
 
 BEAT_SECONDS = 1.0
@@ -33,6 +36,8 @@ class Errands:
         self._run_dir = run_dir
         self._launcher = launcher
         self._places = asyncio.Semaphore(os.cpu_count() or 1)
+        self._trial_place = asyncio.Semaphore(1)
+        self._trials: set[Child] = set()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -48,25 +53,33 @@ class Errands:
             self._server.close()
             (self._run_dir / _NAME).unlink(missing_ok=True)
 
+    def make_room(self) -> None:
+        """A training has been lent memory of this host: whoever only tries a model goes."""
+        for child in self._trials:
+            child.send(signal.SIGKILL)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             work = _work(json.loads(await reader.readuntil(b"\n")))
-            async with self._places:
-                await self._run(work, reader, writer)
+            async with self._trial_place if work.target == TRIAL else self._places:
+                ended = await self._run(work, reader, writer)
+            _say(writer, {"status": ended.status, "signal": ended.signal})
         except (OSError, EOFError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError) as error:
             logger.warning("an errand was not run: %s", type(error).__name__, extra={"action": "errand_refused"})
         finally:
             writer.close()
 
-    async def _run(self, work: Work, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _run(self, work: Work, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Ended:
         child = await self._launcher.start(work)
+        if work.target == TRIAL:
+            self._trials.add(child)
         try:
             _say(writer, {"pid": child.pid})
-            ended = await _watch(child, reader)
+            return await _watch(child, reader)
         finally:
+            self._trials.discard(child)
             child.send(signal.SIGKILL)
             child.close()
-        _say(writer, {"status": ended.status, "signal": ended.signal})
 
 
 async def _watch(child: Child, reader: asyncio.StreamReader) -> Ended:

@@ -29,6 +29,7 @@ from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
 from onyx.jobs.private import UMASK, private_directory
 from onyx.jobs.room import is_low
+from onyx.jobs.spare import CPU
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
 from onyx.jobs.training import train
@@ -50,9 +51,10 @@ STRAY_LOOKS = 10
 class Runner:
     """Everything one host does for the store."""
 
-    def __init__(self, bench: Bench, alarm: Alarm, *, embedded: bool = False) -> None:
+    def __init__(self, bench: Bench, alarm: Alarm, errands: Errands, *, embedded: bool = False) -> None:
         self._bench = bench
         self._alarm = alarm
+        self._errands = errands
         self._embedded = embedded
         self._tasks: set[asyncio.Task[None]] = set()
         self._preparing = 0
@@ -118,6 +120,8 @@ class Runner:
         if JobStatus.QUEUED in waiting:
             claimed = await bench.store.claim_queued(bench.runner_id, bench.lent, max_per_owner=limit)
             if claimed is not None:
+                if any(device.name.startswith(CPU) for device in claimed.devices):
+                    self._errands.make_room()
                 self._start(train(claimed, bench), claimed.lease)
                 took = True
         return took
@@ -189,7 +193,7 @@ async def serve(settings: Settings, *, embedded: bool = False) -> None:
         alarm = Alarm(settings.run_dir)
         errands = Errands(settings.run_dir, launcher)
         await errands.open()
-        runner = Runner(bench, alarm, embedded=embedded)
+        runner = Runner(bench, alarm, errands, embedded=embedded)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)

@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 
 from onyx.jobs.child import LIFELINE, put_on_name, work
 
-PRELOADED = ("onyx.training.warm", "onyx.training.prepare", "onyx.training.estimate", "onyx.training.planning")
+PRELOADED = (
+    "onyx.training.warm",
+    "onyx.training.prepare",
+    "onyx.training.estimate",
+    "onyx.training.chat",
+    "onyx.training.planning",
+)
 """What children would otherwise spend their first seconds on."""
 
 MOST_BYTES = 1 << 20

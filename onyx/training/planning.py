@@ -15,10 +15,10 @@ from onyx.memory.planner import plan
 from onyx.memory.recipe import Lora, Recipe
 from onyx.training.attempt import Share
 from onyx.training.errors import UserError
+from onyx.training.half import trouble
 from onyx.training.models.load import with_lora
 from onyx.training.prepared import Planned
 from onyx.training.spec import JobSpec, LoraSpec
-from onyx.training.trial import trouble
 
 MOST_LENGTHS = 4096
 """More lengths than these tell the planner nothing new: quantiles stand for them."""

@@ -11,8 +11,8 @@ import pytest
 from onyx.jobs.home import Home
 from onyx.jobs.status import JobStatus
 from onyx.jobs.values import Job
+from onyx.training.half import trouble
 from onyx.training.spec import JobSpec
-from onyx.training.trial import trouble
 from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
 
 LONG = {"samples": 400, "epochs": 100}

@@ -48,6 +48,13 @@ async def test_a_lent_device_is_lent_to_no_other_runner_of_its_host(world: World
     assert await world.store.claim_queued(second, DEVICES) is not None
 
 
+async def test_what_is_lent_is_known_by_host(world: World) -> None:
+    assert await world.store.lent("alpha") == {}
+    claimed = await world.running()
+    assert await world.store.lent("alpha") == {claimed.devices[0].name: claimed.lease}
+    assert await world.store.lent("beta") == {}
+
+
 async def test_owners_take_turns(world: World) -> None:
     for owner in ("ann", "ann", "ann", "bob", "bob", "cem"):
         await world.queued(owner)

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Request
 
 from onyx.api.desk import Opening
 from onyx.api.errors import ApiError
-from onyx.api.openai import checkpoints, events, files, jobs, models
+from onyx.api.openai import chat, checkpoints, events, files, jobs, models
 from onyx.api.openai.errors import PROBLEMS
 from onyx.api.openai.route import OpenAIRoute
 from onyx.settings import Settings
@@ -23,7 +23,7 @@ def openai_router_of(opening: Opening) -> APIRouter:
     router = APIRouter(
         prefix=PREFIX, dependencies=[Depends(opening)], lifespan=opening.lifespan, responses=dict(PROBLEMS)
     )
-    for part in (files, jobs, events, checkpoints, models):
+    for part in (files, jobs, events, checkpoints, models, chat):
         router.include_router(part.router)
     router.include_router(_rest())
     return router
@@ -35,7 +35,9 @@ def _rest() -> APIRouter:
 
     @router.api_route("/{path:path}", methods=METHODS, include_in_schema=False)
     async def not_here(path: str, request: Request) -> None:
-        message = f"there is no {request.method} /{path[:200]} here: Onyx has files, fine_tuning and models"
+        message = (
+            f"there is no {request.method} /{path[:200]} here: Onyx has files, fine_tuning, models and chat/completions"
+        )
         raise ApiError(404, message, code="unknown_url", param="path")
 
     return router

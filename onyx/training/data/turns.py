@@ -46,9 +46,7 @@ class Turns:
     def find(self, messages: Messages, trained: list[bool], tools: Tools) -> tuple[str, list[Span]]:
         """The chat as text, and the spans of the turns that are trained on."""
         template = self._tokenizer.get_chat_template(tools=tools)
-        if "developer" not in template:
-            # Most templates know only the older name.
-            messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+        messages = _known(messages, template)
         if GENERATION_TAG.search(template):
             text, spans = self._run(template, messages, tools, return_assistant_tokens_mask=True)
             if len(spans) == sum(each["role"] == "assistant" for each in messages):
@@ -57,6 +55,10 @@ class Turns:
         text = self._render(messages, tools)
         wanted = [index for index, flag in enumerate(trained) if flag]
         return text, [self._trim(text, self._turn(text, messages, tools, index)) for index in wanted]
+
+    def prompt(self, messages: Messages) -> str:
+        """The chat as text, up to where the assistant's next turn begins."""
+        return self._render(_known(messages, self._tokenizer.get_chat_template()), None, prompt=True)
 
     def _turn(self, text: str, messages: Messages, tools: Tools, index: int) -> Span:
         try:
@@ -114,6 +116,13 @@ class Turns:
             raise TemplateFailedError(str(error).strip().split("\n", 1)[0] or type(error).__name__) from error
         texts, spans = rendered
         return texts[0], [(first, last) for first, last in spans[0]] if spans else []
+
+
+def _known(messages: Messages, template: str) -> Messages:
+    """Most templates know a developer only by the older name."""
+    if "developer" in template:
+        return messages
+    return [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
 
 
 def _common(one: str, other: str) -> int:

@@ -24,6 +24,15 @@ def resolve(name: str, roots: Roots, *, hub_token: str | None = None) -> Path:
     return _resolve(name, roots, hub_token, DEEPEST)
 
 
+def resolve_parts(name: str, roots: Roots, *, hub_token: str | None = None) -> tuple[Path, Path | None]:
+    """The same without merging: a plain model's directory, and the adapter on it where `name` stands for one."""
+    if name == tiny.NAME:
+        return tiny.make_tiny(_models_dir(roots)), None
+    path, root = _find(name, roots, hub_token)
+    check_directory(path, root)
+    return (_base(base_name(path), roots, hub_token, DEEPEST - 1), path) if is_adapter(path) else (path, None)
+
+
 def allows_code(name: str, roots: Roots) -> bool:
     """Whether the operator's setting names this model: only then may its own code run."""
     return name in roots.remote_code

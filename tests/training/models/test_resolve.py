@@ -10,7 +10,7 @@ import pytest
 from onyx.training.errors import ModelError
 from onyx.training.models import hub, smollm2
 from onyx.training.models.load import load_model
-from onyx.training.models.resolve import allows_code, resolve
+from onyx.training.models.resolve import allows_code, resolve, resolve_parts
 from onyx.training.prepared import Roots
 from onyx.training.spec import LoraSpec
 
@@ -97,6 +97,18 @@ def test_an_adapter_is_merged_into_its_base(tmp_path: Path, tokenizer: Any) -> N
     merged: Any = load_model(path)
     torch.testing.assert_close(merged(input_ids=ids).logits, adapted(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
     assert not torch.equal(merged(input_ids=ids).logits, load_model(base)(input_ids=ids).logits)
+
+
+def test_an_adapter_and_its_base_apart(tmp_path: Path) -> None:
+    base = resolve("onyx/tiny", Roots(home=tmp_path))
+    adapter = tmp_path / "jobs" / "ftjob-1" / "model"
+    publish_adapter(adapter, base)
+    roots = Roots(home=tmp_path, jobs=("ftjob-1",))
+    assert resolve_parts("ftjob-1", roots) == (base, adapter)
+    assert resolve_parts("onyx/tiny", roots) == (base, None)
+    assert not list((tmp_path / "models").glob("merged-*"))
+    with pytest.raises(ModelError):
+        resolve_parts("ftjob-1", Roots(home=tmp_path, models=tmp_path / "none"))  # nobody's who asks
 
 
 def test_an_adapters_base_is_resolved_like_any_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.training import trial
+from onyx.training import half
 
 
 @pytest.fixture(autouse=True)
@@ -28,26 +28,26 @@ def python(code: str) -> list[str]:
     ],
 )
 def test_every_end_of_a_child_is_told(code: str, told: str) -> None:
-    assert trial._try(python(code)) == told
+    assert half._try(python(code)) == told
 
 
 def test_a_child_that_never_ends_does_not_work() -> None:
-    assert trial._try(python("import time; time.sleep(60)"), seconds=0.1) == "it took more than 0.1 seconds"
+    assert half._try(python("import time; time.sleep(60)"), seconds=0.1) == "it took more than 0.1 seconds"
 
 
 def test_bf16_for_real_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this CPU makes of it: the answer is that of a child that does the step, and is remembered."""
-    child = subprocess.run([sys.executable, "-m", "onyx.training.trial", "bf16"], capture_output=True, check=False)
-    found = trial.trouble("bf16")
+    child = subprocess.run([sys.executable, "-m", "onyx.training.half", "bf16"], capture_output=True, check=False)
+    found = half.trouble("bf16")
     assert (found is None) == (child.returncode == 0)
-    monkeypatch.setattr(trial, "_try", lambda _: pytest.fail("tried again"))
-    assert trial.trouble("bf16") == found
+    monkeypatch.setattr(half, "_try", lambda _: pytest.fail("tried again"))
+    assert half.trouble("bf16") == found
 
 
 def test_another_cpu_is_tried_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trial, "_try", lambda _: "it was killed by SIGILL")
-    assert trial.trouble("bf16") == "it was killed by SIGILL"
-    monkeypatch.setattr(trial, "_cpu", lambda: "another one")
-    monkeypatch.setattr(trial, "_try", lambda _: "works")
-    assert trial.trouble("bf16") is None
+    monkeypatch.setattr(half, "_try", lambda _: "it was killed by SIGILL")
+    assert half.trouble("bf16") == "it was killed by SIGILL"
+    monkeypatch.setattr(half, "_cpu", lambda: "another one")
+    monkeypatch.setattr(half, "_try", lambda _: "works")
+    assert half.trouble("bf16") is None
     assert len(list((tmp_path / "cache" / "trials").iterdir())) == 2

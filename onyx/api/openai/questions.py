@@ -1,0 +1,70 @@
+"""From a chat completion's body to a question; 400 with the parameter's name for what cannot be honoured."""
+
+from typing import Any
+
+from onyx.api.openai.errors import wrong
+from onyx.api.openai.schemas.chat import ChatBody
+from onyx.settings import Settings
+from onyx.training.data.messages import check_messages
+from onyx.training.trial import Question
+
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "store": (False,),
+}
+"""Parameters that are not honoured, and the values that ask for nothing."""
+
+
+def question_of(body: ChatBody, settings: Settings) -> Question:
+    for name, harmless in _SAYS_NOTHING.items():
+        value = getattr(body, name)
+        if value is not None and value not in harmless:
+            raise _unsupported(name, harmless)
+    given = body.max_completion_tokens or body.max_tokens
+    if given is not None and given > settings.try_tokens:
+        name = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+        message = (
+            f"an answer here has at most {settings.try_tokens} tokens (ONYX_TRY_TOKENS): a serving engine gives more"
+        )
+        raise wrong(message, name)
+    return Question(
+        messages=_messages(body),
+        max_tokens=given or settings.try_tokens,
+        exact_tokens=given is not None,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=body.top_p or 1.0,
+        seed=body.seed,
+        stop=tuple(body.stop or ()),
+    )
+
+
+def _messages(body: ChatBody) -> list[dict[str, Any]]:
+    """Checked as a line of training data is, but for what only a lesson needs."""
+    messages, _, findings = check_messages(body.messages)
+    for finding in findings:
+        if finding.code != "example_missing_assistant_message":
+            raise wrong(finding.message, "messages", code=finding.code)
+    return messages
+
+
+def _unsupported(name: str, harmless: tuple[Any, ...]) -> Exception:
+    instead = f"leave it out, or give {harmless[0]!r}" if harmless else "leave it out"
+    message = f"{name} is not offered here: {instead}. This endpoint only shows what a model has learned"
+    return wrong(message, name, code="unsupported_parameter")

@@ -1,0 +1,160 @@
+"""Trying models: one in memory at a time, whoever asks waits for a turn, and no training ever gives way."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.holder import this_process
+from onyx.jobs.spare import CPU, spare_memory, spare_threads
+from onyx.jobs.store import Store
+from onyx.jobs.trial import Trial, TrialError, start_trial
+from onyx.jobs.work import Launcher
+from onyx.settings import Settings
+from onyx.training.attempt import Failure
+from onyx.training.prepared import Roots
+from onyx.training.trial import Choice, Question, Said
+
+LOOK_SECONDS = 0.5
+"""How often whoever holds a model looks whether a training has been lent memory."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The model that somebody wants to talk to."""
+
+    name: str
+    """As a job's spec would name it."""
+
+    jobs: tuple[str, ...] = ()
+    """The former job whose model it is, when it is one's. Whoever asks has checked the owner."""
+
+
+class Talk:
+    """The answer to one question, as it comes. Closing it takes the question back."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[Said] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    async def next(self) -> Said:
+        """The next line; the one that says how it ended is the last."""
+        return await self.lines.get()
+
+    def fail(self, code: str, message: str) -> None:
+        self.lines.put_nowait(Said(failure=Failure(code=code, message=message)))
+
+    def close(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Trier:
+    """Keeps at most one model in memory, for as long as it is asked."""
+
+    def __init__(self, settings: Settings, store: Store, launcher: Launcher) -> None:
+        self._settings = settings
+        self._store = store
+        self._launcher = launcher
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trial: Trial | None = None
+        self._tried: Tried | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self._yielding: asyncio.Task[None] | None = None
+
+    def ask(self, tried: Tried, question: Question) -> Talk:
+        """The talk about this question. It has its turn after those that were asked before it."""
+        talk = Talk()
+        if len(self._tasks) >= self._settings.try_queue:
+            talk.fail("queue_full", f"{len(self._tasks)} questions wait already: try again in a moment")
+            return talk
+        talk.task = asyncio.create_task(self._answer(tried, question, talk))
+        self._tasks.add(talk.task)
+        talk.task.add_done_callback(self._tasks.discard)
+        return talk
+
+    async def close(self) -> None:
+        """Take back all questions and let go of the model."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._let_go()
+
+    async def _answer(self, tried: Tried, question: Question, talk: Talk) -> None:
+        limit = self._settings.try_seconds
+        try:
+            async with asyncio.timeout(limit), self._turn:
+                await self._take_turn(tried, question, talk)
+        except TrialError as error:
+            talk.lines.put_nowait(Said(failure=error.failure))
+        except TimeoutError:
+            talk.fail("timeout", f"no whole answer within {limit:.0f} seconds: ask for fewer tokens, or later")
+        except StoreUnavailableError:
+            talk.fail("unavailable", "the job store does not answer: try again in a moment")
+
+    async def _take_turn(self, tried: Tried, question: Question, talk: Talk) -> None:
+        self._stay()
+        trial = await self._holding(tried)
+        lent = frozenset(await self._store.lent(this_process().host))
+        threads = spare_threads(self._settings, lent)
+        try:
+            await trial.ask(question.model_copy(update={"threads": threads}), talk.lines.put_nowait)
+        finally:
+            self._leaving = asyncio.create_task(self._leave_when_idle())
+
+    async def _holding(self, tried: Tried) -> Trial:
+        if self._trial is not None and self._trial.alive and self._tried == tried:
+            return self._trial
+        await self._let_go()
+        trial = await start_trial(self._settings, self._launcher)
+        self._trial, self._tried = trial, tried
+        try:
+            # Only now is memory looked at: to whatever is lent later the process gives way.
+            lent = frozenset(await self._store.lent(this_process().host))
+            self._yielding = asyncio.create_task(self._give_way(trial, lent))
+            await trial.load(self._choice(tried, spare_memory(self._settings, lent)))
+        except BaseException:
+            await self._let_go()
+            raise
+        return trial
+
+    def _choice(self, tried: Tried, memory: int) -> Choice:
+        settings = self._settings
+        roots = Roots(
+            home=settings.home,
+            models=settings.model_root,
+            jobs=tried.jobs,
+            remote_code=settings.remote_code_models,
+        )
+        return Choice(model=tried.name, roots=roots, memory=memory)
+
+    async def _give_way(self, trial: Trial, lent: frozenset[str]) -> None:
+        """The runner ends it with the claim. A process that no runner has started must be ended from here."""
+        while trial.alive:
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(StoreUnavailableError):
+                now = frozenset(await self._store.lent(this_process().host))
+                if any(name.startswith(CPU) for name in now - lent):
+                    await trial.end()
+
+    async def _let_go(self) -> None:
+        self._stay()
+        if self._yielding is not None:
+            self._yielding.cancel()
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            await trial.end()
+
+    def _stay(self) -> None:
+        """There is something to do: nobody leaves."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    async def _leave_when_idle(self) -> None:
+        await asyncio.sleep(self._settings.try_idle_seconds)
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            await trial.end()

@@ -1,0 +1,174 @@
+"""Talking to models with OpenAI's own client, against a real service: before, during and after a training."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import psutil
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.acceptance.place import alive, wait_for
+from tests.acceptance.server import Server, runners_of, serving
+
+MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
+ANSWER = "It is 9."
+MORE_THAN_THERE_IS = "4000GB"
+"""So that a training, while it runs, leaves no memory for anybody else."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("chat"), try_queue=3, cpu_memory=MORE_THAN_THERE_IS) as it:
+        yield it
+
+
+def client_of(server: Server, **more: Any) -> OpenAI:
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, _strict_response_validation=True, **more)
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    with client_of(server) as client:
+        yield client
+
+
+def train(client: OpenAI, samples: int = 16, epochs: int = 40, batch: int = 8) -> str:
+    """A fine-tune that learns one answer by heart."""
+    chat = [*MESSAGES, {"role": "assistant", "content": ANSWER}]
+    data = "".join(json.dumps({"messages": chat}) + "\n" for _ in range(samples)).encode()
+    file = client.files.create(file=("squares.jsonl", data), purpose="fine-tune")
+    job = client.fine_tuning.jobs.create(
+        model="onyx/tiny",
+        training_file=file.id,
+        method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs, "batch_size": batch}}},
+        extra_body={"onyx": {"learning_rate": 1e-2, "max_length": 128}},
+    )
+    return job.id
+
+
+def reach(client: OpenAI, job: str, status: str) -> Any:
+    """The job once it has the status."""
+    found: list[Any] = []
+
+    def reached() -> bool:
+        found[:] = [client.fine_tuning.jobs.retrieve(job)]
+        assert found[0].status == status or found[0].status not in ("failed", "cancelled", "succeeded"), found[0]
+        return bool(found[0].status == status)
+
+    wait_for(reached, f"{job} is {status}")
+    return found[0]
+
+
+def tries(server: Server) -> list[psutil.Process]:
+    """The processes that hold a model to try."""
+    found = [
+        child for pid in runners_of(server.settings.home) for child in psutil.Process(pid).children(recursive=True)
+    ]
+    return [process for process in alive(found) if process.name() == "onyx-try"]
+
+
+def test_a_lesson_shows(server: Server, client: OpenAI) -> None:
+    def said(model: str, **more: Any) -> Any:
+        return client.chat.completions.create(model=model, messages=MESSAGES, temperature=0, max_tokens=40, **more)
+
+    before = said("onyx/tiny")
+    assert before.choices[0].message.content != ANSWER
+    assert before.choices[0].finish_reason == "length"
+    job = train(client)
+    tuned = reach(client, job, "succeeded").fine_tuned_model
+    checkpoint = client.fine_tuning.jobs.checkpoints.list(job).data[0].fine_tuned_model_checkpoint
+    for name in (tuned, checkpoint, job, f"{job}:epoch-40"):
+        after = said(name)
+        assert (after.choices[0].message.content, after.choices[0].finish_reason, after.model) == (ANSWER, "stop", name)
+        assert after.usage.completion_tokens == len(ANSWER) + 1  # each byte, and the end
+    assert len(tries(server)) == 1
+    stopped = said(job, stop=["9"])
+    assert (stopped.choices[0].message.content, stopped.choices[0].finish_reason) == ("It is ", "stop")
+    assert stopped.usage.total_tokens == stopped.usage.prompt_tokens + stopped.usage.completion_tokens
+
+
+def test_streams_say_the_same(client: OpenAI) -> None:
+    asked: Any = {"model": "onyx/tiny", "messages": MESSAGES, "seed": 5, "max_completion_tokens": 30}
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole.choices[0].message.content
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+
+
+def test_the_async_client(server: Server) -> None:
+    async def story() -> None:
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            asked: Any = {"model": "onyx/tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 5}
+            several = await asyncio.gather(*(client.chat.completions.create(**asked) for _ in range(3)))
+            assert len({each.choices[0].message.content for each in several}) == 1
+            stream = await client.chat.completions.create(**asked, stream=True)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            assert text == several[0].choices[0].message.content
+
+    asyncio.run(story())
+
+
+def test_a_queue_has_an_end(server: Server, client: OpenAI) -> None:
+    long: Any = {"model": "onyx/tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 1000, "stream": True}
+    with client.chat.completions.create(**long) as first:
+        next(first)
+
+        async def story() -> None:
+            async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as others:
+                waiting = [asyncio.create_task(others.chat.completions.create(**long)) for _ in range(3)]
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                with pytest.raises(openai.RateLimitError) as told:
+                    done.pop().result()
+                assert told.value.code == "queue_full"
+                for task in waiting:
+                    task.cancel()
+                await asyncio.wait(waiting)
+
+        asyncio.run(story())
+    # All have hung up: their answers are not written, and the next is not made to wait for them.
+    client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1)
+
+
+def test_errors_are_the_clients_own(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="ft:onyx/tiny:me::0123456789abcdefghijklmn", messages=MESSAGES)
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, n=2)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "n")
+
+
+def test_a_killed_process_costs_a_retry(server: Server) -> None:
+    with client_of(server).with_options(max_retries=2) as client:
+        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1000, stream=True)
+        next(stream)
+        (process,) = tries(server)
+        process.kill()
+        with pytest.raises(openai.APIError, match="the model's process is gone"):
+            list(stream)
+        again = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1)
+        assert again.usage is not None
+        assert [each.pid for each in tries(server)] != [process.pid]
+
+
+def test_a_training_comes_first(server: Server, client: OpenAI) -> None:
+    """The model that is being tried goes when the memory is lent, and none comes until it is given back."""
+    ask: Any = {"model": "onyx/tiny", "messages": MESSAGES, "max_tokens": 1}
+    client.chat.completions.create(**ask)
+    before = tries(server)
+    assert len(before) == 1
+    job = train(client, samples=1000, epochs=50, batch=1)
+    try:
+        reach(client, job, "running")
+        wait_for(lambda: not alive(before), "the model that was tried is gone")
+        with pytest.raises(openai.InternalServerError, match="trainings come first") as told:
+            client.chat.completions.create(**ask)
+        assert (told.value.status_code, told.value.code) == (503, "no_memory")
+    finally:
+        client.fine_tuning.jobs.cancel(job)
+    reach(client, job, "cancelled")
+    client.chat.completions.create(**ask)

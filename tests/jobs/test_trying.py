@@ -1,0 +1,239 @@
+"""One model in memory, a queue, and a process that comes and goes. Real processes, forked from one warm template."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onyx.jobs.errands import ErrandLauncher, Errands
+from onyx.jobs.holder import this_process
+from onyx.jobs.launcher import TemplateLauncher
+from onyx.jobs.store import Store
+from onyx.jobs.trying import Talk, Tried, Trier
+from onyx.jobs.work import Child, Launcher, Work
+from onyx.settings import Settings
+from onyx.training.attempt import Failure
+from onyx.training.models.tiny import make_tiny
+from onyx.training.trial import Question
+from tests.jobs.world import World
+
+TINY = Tried("onyx/tiny")
+LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
+SHORT = LONG.model_copy(update={"max_tokens": 4})
+
+Story = Callable[[Trier, "Watched"], Coroutine[Any, Any, None]]
+
+
+class Watched:
+    """A launcher that remembers what it started."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self.started: list[Child] = []
+
+    async def start(self, work: Work) -> Child:
+        child = await self._launcher.start(work)
+        self.started.append(child)
+        return child
+
+    async def close(self) -> None:
+        """The template stays for the next test."""
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def template(loop: asyncio.Runner) -> Iterator[TemplateLauncher]:
+    launcher = TemplateLauncher()
+    loop.run(launcher.warm())
+    yield launcher
+    loop.run(launcher.close())
+
+
+@pytest.fixture
+def play(loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path) -> Callable[..., None]:
+    def play(story: Story, **more: Any) -> None:
+        settings = Settings.model_validate({"home": tmp_path, "cpu_memory": "1GB"} | more)
+
+        async def run() -> None:
+            async with trying(settings, template) as (trier, watched):
+                await asyncio.wait_for(story(trier, watched), 60)
+            for child in watched.started:
+                await asyncio.wait_for(child.wait(), 60)  # nobody is left behind
+
+        loop.run(run())
+
+    return play
+
+
+@asynccontextmanager
+async def trying(settings: Settings, launcher: Launcher) -> AsyncIterator[tuple[Trier, Watched]]:
+    store = await Store.open(settings.store_url, lease_seconds=30)
+    watched = Watched(launcher)
+    trier = Trier(settings, store, watched)
+    try:
+        yield trier, watched
+    finally:
+        await trier.close()
+        await store.close()
+
+
+async def whole(talk: Talk) -> str:
+    text = ""
+    while (said := await talk.next()).end is None:
+        assert said.failure is None, said.failure
+        text += said.text
+    return text
+
+
+async def failure(talk: Talk) -> Failure:
+    while (said := await talk.next()).failure is None:
+        assert said.end is None, "no failure"
+    return said.failure
+
+
+def test_one_process_answers_in_turn(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        talks = [trier.ask(TINY, SHORT) for _ in range(4)]
+        assert len({await whole(talk) for talk in talks}) == 1
+        assert len(watched.started) == 1
+
+    play(story)
+
+
+def test_another_model_takes_the_place(play: Callable[..., None], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    other = Tried(make_tiny(root).name)
+
+    async def story(trier: Trier, watched: Watched) -> None:
+        first = await whole(trier.ask(TINY, SHORT))
+        assert await whole(trier.ask(other, SHORT)) == first
+        assert len(watched.started) == 2
+        await asyncio.wait_for(watched.started[0].wait(), 10)
+
+    play(story, model_root=root)
+
+
+def test_a_full_queue_refuses(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        first, second = trier.ask(TINY, LONG), trier.ask(TINY, SHORT)
+        assert (await failure(trier.ask(TINY, SHORT))).code == "queue_full"
+        first.close()
+        await whole(second)
+        await whole(trier.ask(TINY, SHORT))
+
+    play(story, try_queue=2)
+
+
+def test_a_talk_that_is_closed_stops_the_model(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        talk = trier.ask(TINY, LONG)
+        assert (await talk.next()).text
+        talk.close()
+        await whole(trier.ask(TINY, SHORT))
+        assert talk.lines.qsize() < LONG.max_tokens // 2
+        assert len(watched.started) == 1  # the same process: it was told to stop, and did
+
+    play(story)
+
+
+def test_one_that_waits_can_be_closed(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        first, second, third = (trier.ask(TINY, SHORT) for _ in range(3))
+        second.close()
+        await whole(first)
+        await whole(third)
+
+    play(story)
+
+
+def test_a_killed_process_is_replaced(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        talk = trier.ask(TINY, LONG)
+        assert (await talk.next()).text
+        os.kill(watched.started[0].pid, signal.SIGKILL)
+        assert (await failure(talk)).code == "model_unloaded"
+        await whole(trier.ask(TINY, SHORT))
+        os.kill(watched.started[1].pid, signal.SIGKILL)  # while nobody asks it anything
+        await watched.started[1].wait()
+        await whole(trier.ask(TINY, SHORT))
+        assert len(watched.started) == 3
+
+    play(story)
+
+
+def test_an_idle_process_leaves(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        await whole(trier.ask(TINY, SHORT))
+        await watched.started[0].wait()
+        await whole(trier.ask(TINY, SHORT))
+        assert len(watched.started) == 2
+
+    play(story, try_idle_seconds=0.2)
+
+
+def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_path: Path) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        talk = trier.ask(TINY, LONG)
+        assert (await talk.next()).text
+        world = World(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
+        try:
+            await world.running(runner=await world.runner(host=this_process().host))
+        finally:
+            await world.store.close()
+        assert (await failure(talk)).code == "model_unloaded"
+        await whole(trier.ask(TINY, SHORT))  # there is room beside a training of so little
+        assert len(watched.started) == 2
+
+    play(story)
+
+
+def test_through_the_runner(
+    loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner starts it on somebody's behalf: one on a host, and gone with a word."""
+    monkeypatch.setattr("onyx.jobs.trying.LOOK_SECONDS", 3600.0)  # so that nobody else ends it
+    settings = Settings(home=tmp_path, cpu_memory="1GB", try_idle_seconds=0.5)
+
+    async def story() -> None:
+        settings.run_dir.mkdir()
+        errands = Errands(settings.run_dir, template)
+        await errands.open()
+        launcher = ErrandLauncher(settings.run_dir)
+        async with trying(settings, launcher) as (one, started), trying(settings, launcher) as (other, waiting):
+            talk = one.ask(TINY, LONG)
+            assert (await talk.next()).text
+            second = other.ask(TINY, SHORT)
+            errands.make_room()
+            assert (await failure(talk)).code == "model_unloaded"
+            await whole(second)
+            third = one.ask(TINY, SHORT)  # waits until the other process has been idle for long enough
+            await whole(third)
+            assert (len(started.started), len(waiting.started)) == (2, 1)
+        errands.close()
+
+    loop.run(asyncio.wait_for(story(), 60))
+
+
+def test_whoever_takes_too_long_is_told(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        assert (await failure(trier.ask(TINY, LONG))).code == "timeout"
+
+    play(story, try_seconds=0.5)
+
+
+def test_a_model_that_is_not_there(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        assert (await failure(trier.ask(Tried("no such model"), SHORT))).code == "model_not_found"
+        await whole(trier.ask(TINY, SHORT))
+
+    play(story)
