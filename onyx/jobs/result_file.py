@@ -1,4 +1,4 @@
-"""The numbers of a finished job as a file of its owner's: a line per update, in the columns that OpenAI's users know."""
+"""The numbers of a finished job as a file of its owner's: a line per update, in the columns that OpenAI users know."""
 
 import asyncio
 import csv
