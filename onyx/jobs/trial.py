@@ -22,7 +22,7 @@ NICENESS = 15
 HUSH_SECONDS = 10.0
 """For a model to notice that nobody wants the rest: at its next token, unless it still reads a long prompt."""
 
-_GONE = Failure(
+GONE = Failure(
     code="model_unloaded",
     message="the model's process is gone, perhaps because a training needed its memory: try again",
 )
@@ -77,7 +77,8 @@ class Trial:
         except (OSError, ValueError):
             line = b""
         if not line:
-            raise TrialError(_GONE)
+            self._kill()
+            raise TrialError(GONE)
         said = Said.model_validate_json(line)
         if said.failure is not None:
             raise TrialError(said.failure)
@@ -88,7 +89,8 @@ class Trial:
             self.writer.write(value.model_dump_json().encode() + b"\n")
             await self.writer.drain()
         except OSError:
-            raise TrialError(_GONE) from None
+            self._kill()
+            raise TrialError(GONE) from None
 
     async def _hush(self) -> None:
         """Silence before the next question; a model that cannot be silenced is ended."""
@@ -138,7 +140,7 @@ async def _accept(listener: socket.socket, child: Child) -> socket.socket:
     try:
         await asyncio.wait({accepting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not accepting.done():
-            raise TrialError(_GONE)
+            raise TrialError(GONE)
         return accepting.result()[0]
     finally:
         for task in (accepting, ending):

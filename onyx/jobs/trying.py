@@ -8,7 +8,7 @@ from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.holder import this_process
 from onyx.jobs.spare import CPU, spare_memory, spare_threads
 from onyx.jobs.store import Store
-from onyx.jobs.trial import Trial, TrialError, start_trial
+from onyx.jobs.trial import GONE, Trial, TrialError, start_trial
 from onyx.jobs.work import Launcher
 from onyx.settings import Settings
 from onyx.training.attempt import Failure
@@ -35,14 +35,19 @@ class Talk:
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[Said] = asyncio.Queue()
+        self.begun = False
         self.task: asyncio.Task[None] | None = None
 
     async def next(self) -> Said:
         """The next line; the one that says how it ended is the last."""
         return await self.lines.get()
 
+    def tell(self, said: Said) -> None:
+        self.begun = True
+        self.lines.put_nowait(said)
+
     def fail(self, code: str, message: str) -> None:
-        self.lines.put_nowait(Said(failure=Failure(code=code, message=message)))
+        self.tell(Said(failure=Failure(code=code, message=message)))
 
     def close(self) -> None:
         if self.task is not None:
@@ -88,7 +93,7 @@ class Trier:
             async with asyncio.timeout(limit), self._turn:
                 await self._take_turn(tried, question, talk)
         except TrialError as error:
-            talk.lines.put_nowait(Said(failure=error.failure))
+            talk.tell(Said(failure=error.failure))
         except TimeoutError:
             talk.fail("timeout", f"no whole answer within {limit:.0f} seconds: ask for fewer tokens, or later")
         except StoreUnavailableError:
@@ -96,12 +101,23 @@ class Trier:
 
     async def _take_turn(self, tried: Tried, question: Question, talk: Talk) -> None:
         self._stay()
+        former = self._trial
+        try:
+            await self._put(tried, question, talk)
+        except TrialError as error:
+            # That a process was ended while nobody asked it anything may only show when it is asked.
+            if error.failure is not GONE or talk.begun or self._trial is not former:
+                raise
+            await self._put(tried, question, talk)
+
+    async def _put(self, tried: Tried, question: Question, talk: Talk) -> None:
         trial = await self._holding(tried)
         lent = frozenset(await self._store.lent(this_process().host))
         threads = spare_threads(self._settings, lent)
         try:
-            await trial.ask(question.model_copy(update={"threads": threads}), talk.lines.put_nowait)
+            await trial.ask(question.model_copy(update={"threads": threads}), talk.tell)
         finally:
+            self._stay()
             self._leaving = asyncio.create_task(self._leave_when_idle())
 
     async def _holding(self, tried: Tried) -> Trial:
