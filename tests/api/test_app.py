@@ -59,7 +59,8 @@ def test_errors_are_declared_where_they_can_happen(schema: dict[str, Any]) -> No
         if path in ("/healthz", "/readyz"):
             continue
         assert {"401", "403", "429", "503"} <= declared, (path, method)
-        assert ("413" in declared) == ("requestBody" in operation), (path, method)
+        if path.startswith(AT):
+            assert ("413" in declared) == ("requestBody" in operation), (path, method)
         assert ("404" in declared) or "{" not in path or "/cleanup/" in path, (path, method)
         assert "HTTPValidationError" not in str(operation), (path, method)
         assert "500" not in declared
@@ -78,7 +79,7 @@ def test_each_example_runs(schema: dict[str, Any], here: Settings) -> None:
     with TestClient(create_app(here)) as client:
         stored = client.post(f"{AT}/config", json={}).json()["training_id"]
         for path, method, operation in operations(schema):
-            if "requestBody" not in operation:
+            if "requestBody" not in operation or not path.startswith(AT):
                 continue
             reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             examples = schema["components"]["schemas"][reference.rsplit("/", 1)[1]]["examples"]

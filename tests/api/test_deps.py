@@ -1,5 +1,6 @@
 """Every route with an id is closed to whoever is not its owner."""
 
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def routes_with_ids(client: TestClient) -> list[tuple[str, str]]:
 
 
 def ask(client: TestClient, method: str, path: str, identifier: str, headers: dict[str, str]) -> int:
-    path = path.replace("{training_id}", identifier)
+    path = re.sub(r"\{\w+\}", lambda _: identifier, path)
     return client.request(method, path, headers=headers, json=BODIES.get(method)).status_code
 
 
@@ -49,4 +50,5 @@ def test_an_id_that_nobody_made_is_never_looked_up(client: TestClient, name: str
 
 def test_an_endless_id_is_refused(client: TestClient) -> None:
     for method, path in routes_with_ids(client):
-        assert ask(client, method, path, "x" * 1000, {}) == 422, (method, path)
+        expected = 422 if path.startswith(AT) else 404  # OpenAI's clients know no 422 for an id
+        assert ask(client, method, path, "x" * 1000, {}) == expected, (method, path)

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Depends, Request
 
+from onyx.api.deps import BEARER
 from onyx.api.desk import Opening
 from onyx.api.errors import ApiError
 from onyx.api.openai import chat, checkpoints, events, files, jobs, models
@@ -21,7 +22,10 @@ def make_openai_router(settings: Settings | None = None) -> APIRouter:
 def openai_router_of(opening: Opening) -> APIRouter:
     """The same on a desk that others share."""
     router = APIRouter(
-        prefix=PREFIX, dependencies=[Depends(opening)], lifespan=opening.lifespan, responses=dict(PROBLEMS)
+        prefix=PREFIX,
+        dependencies=[Depends(opening), Depends(BEARER)],
+        lifespan=opening.lifespan,
+        responses=dict(PROBLEMS),
     )
     for part in (files, jobs, events, checkpoints, models, chat):
         router.include_router(part.router)

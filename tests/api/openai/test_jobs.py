@@ -54,6 +54,8 @@ def test_every_setting_is_reachable(client: TestClient, home: Any) -> None:
         "max_skipped_in_a_row": 3,
         "save_every_updates": 4,
         "time_limit_seconds": 5.0,
+        "accumulation_warmup": 6,
+        "accumulation_scheduler": "cosine",
     }
     data: dict[str, Any] = {
         "max_length": 77,
