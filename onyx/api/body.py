@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from onyx.api.errors import ApiError, bad
 
@@ -70,13 +70,15 @@ class BoundedRequest(Request):
                 chunks.append(chunk)
         except TimeoutError:
             raise too_slow() from None
+        except ClientDisconnect:
+            raise ApiError(400, "the request ended before its body did: send all of it", code="incomplete") from None
 
 
 def parse(body: bytes) -> Any:
     """The JSON value, strictly read; 422 for what is nested too deep, too many, or no JSON number."""
     check_structure(body)
     try:
-        value = json.loads(body, parse_int=_whole, parse_constant=_no_number)
+        value = json.loads(body.decode(), parse_int=_whole, parse_constant=_no_number)
         if _HALVES.search(body):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:

@@ -40,10 +40,6 @@ async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job
     return job
 
 
-async def _may_plan(desk: DeskDep, caller: CallerDep) -> None:
-    await desk.plans.hit(caller.counted_as)
-
-
 def _admin(caller: CallerDep) -> Caller:
     if caller.sees is not None:
         raise ApiError(403, f"this needs a key of scope {Scope.ADMIN}", code="forbidden")
@@ -53,5 +49,4 @@ def _admin(caller: CallerDep) -> Caller:
 JobDep = Annotated[Job, Depends(_job)]
 """The caller's job that the path names; 404 for anybody else's."""
 
-MayPlan = Depends(_may_plan)
 AdminDep = Annotated[Caller, Depends(_admin)]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from onyx.jobs.errors import (

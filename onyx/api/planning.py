@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from onyx.api.caller import Caller
 from onyx.api.desk import Desk
 from onyx.api.errors import bad, cannot
 from onyx.api.logs import scrub
@@ -12,6 +13,7 @@ from onyx.memory.device import Device
 
 async def plan_batch(
     desk: Desk,
+    caller: Caller,
     model: str,
     target: int,
     gpu_ids: Sequence[int] | None,
@@ -19,10 +21,11 @@ async def plan_batch(
     cards: Sequence[dict[str, Any]] = (),
     **options: Any,
 ) -> dict[str, Any]:
-    """The documented answer; 400 with what would fit, or what to change."""
+    """The documented answer; 400 with what would fit, or what to change; 429 for one plan too many."""
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("max_length", 0) > desk.settings.most_max_length:
         raise bad(f"max_length may be at most {desk.settings.most_max_length} here", param="max_length")
+    await desk.plans.hit(caller.counted_as)
     try:
         imagined = [Device.imagined(card, place) for place, card in enumerate(cards)]
         return await optimal_batch_size(

@@ -122,7 +122,7 @@ class Uploads(Database):
         if owner is not None:
             gone = gone.where(FileRow.owner == owner)
         async with self.writing() as tx:
-            result = await tx.session.execute(gone)
+            result = await tx.session.execute(gone) if is_id(file_id) else None
             return isinstance(result, CursorResult) and result.rowcount == 1
 
     async def stored_bytes(self, owner: str) -> int:

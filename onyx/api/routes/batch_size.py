@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from onyx.accumulation.rates import Rule, adjust_learning_rate
-from onyx.api.deps import CallerDep, DeskDep, MayPlan
+from onyx.api.deps import CallerDep, DeskDep
 from onyx.api.errors import bad
 from onyx.api.planning import plan_batch
 from onyx.api.route import OnyxRoute
@@ -29,11 +29,12 @@ router = APIRouter(route_class=OnyxRoute, tags=["batch size"])
 Number = Annotated[int, Query(ge=1, le=MOST)]
 
 
-@router.post("/calculate-batch-size", dependencies=[MayPlan], responses=problems(*WITH_BODY))
-async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep) -> BatchSizeAnswer:
+@router.post("/calculate-batch-size", responses=problems(*WITH_BODY))
+async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep, caller: CallerDep) -> BatchSizeAnswer:
     """Micro-batch and accumulation steps for a model on GPUs that are here, or on cards one does not have."""
     answer = await plan_batch(
         desk,
+        caller,
         body.model_name,
         body.target_effective_batch_size,
         body.gpu_ids,
@@ -46,15 +47,16 @@ async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep) -> BatchSizeA
     return BatchSizeAnswer.model_validate(answer)
 
 
-@router.get("/calculate-batch-size", dependencies=[MayPlan], responses=problems(400, 422))
+@router.get("/calculate-batch-size", responses=problems(400, 422))
 async def recommend_batch_size(
     desk: DeskDep,
+    caller: CallerDep,
     model_name: Annotated[ModelName, Query()],
     target_batch_size: Number = 32,
     gpu_ids: Annotated[GpuIds | None, Query()] = None,
 ) -> BatchSizeRecommendation:
     """The same in short."""
-    answer = await plan_batch(desk, model_name, target_batch_size, gpu_ids)
+    answer = await plan_batch(desk, caller, model_name, target_batch_size, gpu_ids)
     return BatchSizeRecommendation(
         model_name=model_name,
         target_batch_size=target_batch_size,
@@ -68,7 +70,7 @@ async def recommend_batch_size(
     )
 
 
-@router.post("/optimize", dependencies=[MayPlan], responses=problems(*WITH_BODY))
+@router.post("/optimize", responses=problems(*WITH_BODY))
 async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> OptimizeAnswer:
     """calculate: a plan; optimize: that plan beside what LoRA would change; monitor: what runs now, and on what."""
     if body.action == "monitor":
@@ -81,15 +83,16 @@ async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> Opti
         return OptimizeAnswer(action=body.action, details=details)
     if body.model_name is None:
         raise bad(f"the action {body.action} needs model_name", param="model_name")
-    details = await plan_batch(desk, body.model_name, body.target_batch_size, body.gpu_ids)
+    details = await plan_batch(desk, caller, body.model_name, body.target_batch_size, body.gpu_ids)
     if body.action == "optimize":
-        lora = await plan_batch(desk, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
+        lora = await plan_batch(desk, caller, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
         details = {"full": details, "lora": lora}
     return OptimizeAnswer(action=body.action, details=details)
 
 
 @router.post("/calculate-effective-batch-size", responses=problems(422))
 async def calculate_effective_batch_size(actual_batch_size: Number, accumulation_steps: Number) -> EffectiveBatchSize:
+    """What accumulation makes of a micro-batch."""
     effective = actual_batch_size * accumulation_steps
     return EffectiveBatchSize(
         actual_batch_size=actual_batch_size,
@@ -101,6 +104,7 @@ async def calculate_effective_batch_size(actual_batch_size: Number, accumulation
 
 @router.post("/calculate-accumulation-steps", responses=problems(422))
 async def calculate_accumulation_steps(target_batch_size: Number, actual_batch_size: Number) -> AccumulationSteps:
+    """How many micro-batches a target takes."""
     steps = -(-target_batch_size // actual_batch_size)
     return AccumulationSteps(
         target_batch_size=target_batch_size,

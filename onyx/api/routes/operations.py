@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from onyx.api.deps import BEARER
 from onyx.api.desk import Desk, Opening
@@ -31,9 +31,9 @@ def make_operations(opening: Opening) -> APIRouter:
 
     @router.get(
         "/metrics",
-        response_class=PlainTextResponse,
+        response_class=Response,
         dependencies=[Depends(opening), Depends(BEARER)],
-        responses=problems(),
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
     )
     async def metrics() -> Response:
         """For Prometheus."""

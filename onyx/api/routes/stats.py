@@ -96,8 +96,7 @@ async def performance_recommendations(
     """A rule of thumb by size; with a model's name the planner's own, measured answer."""
     advice = _SIZES[model_size]
     if model_name is not None:
-        await desk.plans.hit(caller.counted_as)
-        advice = await _planned(desk, model_name, target_batch_size)
+        advice = await _planned(desk, caller, model_name, target_batch_size)
     batch = advice.max_batch_size_per_gpu
     steps = -(-target_batch_size // batch)
     return PerformanceAdvice(
@@ -113,8 +112,8 @@ async def performance_recommendations(
     )
 
 
-async def _planned(desk: DeskDep, model: str, target: int) -> Recommendations:
-    answer = await plan_batch(desk, model, target, None)
+async def _planned(desk: DeskDep, caller: CallerDep, model: str, target: int) -> Recommendations:
+    answer = await plan_batch(desk, caller, model, target, None)
     used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
     words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
     return Recommendations(
