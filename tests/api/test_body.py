@@ -32,6 +32,15 @@ def chunks(*parts: bytes, more: bool = False) -> Receive:
     return receive
 
 
+def test_a_client_that_leaves_is_no_defect() -> None:
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ApiError) as error:
+        read(gone, content_length="10")
+    assert error.value.status_code == 400
+
+
 async def never() -> dict[str, Any]:
     await asyncio.Event().wait()
     raise AssertionError

@@ -2,6 +2,7 @@ import json
 
 import pytest
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
@@ -37,6 +38,9 @@ def test_each_error_below_has_its_status(error: Exception, status: int) -> None:
 def test_a_defect_is_nobodys_answer() -> None:
     assert translate(KeyError("x"), REQUEST) is None
     assert translate(ApiError(418, "tea"), REQUEST) is not None
+    parsing = translate(HTTPException(400, "There was an error parsing the body"), REQUEST)
+    assert parsing is not None
+    assert parsing.status_code == 400
 
 
 def test_many_mistakes_are_counted_and_not_repeated() -> None:
@@ -55,9 +59,7 @@ def test_a_missing_content_type_is_named(client: TestClient) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1", b'"x"', b"null", b"\xff\xfe", b"{'a': 1}"])
 def test_what_is_no_body_is_a_sentence(client: TestClient, text: bytes) -> None:
-    answer = client.post(
-        f"{AT}/training/with-accumulation", content=text, headers={"Content-Type": "application/json"}
-    )
+    answer = client.post(f"{AT}/training/with-accumulation", content=text, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert isinstance(answer.json()["detail"], str)
 
@@ -65,6 +67,8 @@ def test_what_is_no_body_is_a_sentence(client: TestClient, text: bytes) -> None:
 @pytest.mark.parametrize("field", ["epochz", "trust_remote_code", "output_dir", "__class__"])
 def test_unknown_words_are_refused_by_name(client: TestClient, field: str) -> None:
     for body in (BODY | {field: 1}, BODY | {"training_config": {field: 1}}, BODY | {"dataset_config": {field: 1}}):
-        answer = client.post(f"{AT}/training/with-accumulation", content=json.dumps(body), headers={"Content-Type": "application/json"})
+        answer = client.post(
+            f"{AT}/training/with-accumulation", content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
         assert answer.status_code == 422
         assert field in answer.json()["detail"]

@@ -31,7 +31,7 @@ def test_lines_come_in_the_order_of_attempts(here: Settings) -> None:
 
 
 def test_tracebacks_paths_and_tokens_stay_with_the_operator(tmp_path: Path) -> None:
-    at = settings(tmp_path / "home", hub_token="hf_topsecret")
+    at = settings(tmp_path / "home", hub_token="hf_topsecret")  # noqa: S106
     trace = 'Traceback (most recent call last):\n  File "/opt/onyx/x.py", line 1, in f\n    code()\n'
     write(at, 1, "rank-0.log", f"{trace}ValueError: /opt/secret/place/model is gone, {at.home}/jobs, hf_topsecret\n")
     (line,) = texts(at)

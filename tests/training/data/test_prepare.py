@@ -204,3 +204,11 @@ def memory(field: str) -> int:
 
 def test_the_histogram_counts_by_powers_of_two() -> None:
     assert histogram(np.array([1, 2, 3, 4, 5, 8, 9, 512])) == [(2, 2), (4, 2), (8, 2), (16, 1), (512, 1)]
+
+
+def test_more_rows_than_the_operator_allows_are_refused_while_they_are_read(tokenizer: Any, tmp_path: Path) -> None:
+    spec = DataSpec(texts=["one", "two", "three"], evaluation_rows=[{"text": "four"}])
+    with pytest.raises(DataError, match="more than 3 rows") as error:
+        prepare_data(spec, tokenizer, tmp_path, most_rows=3)
+    assert error.value.code == "too_many_rows"
+    assert prepare_data(spec, tokenizer, tmp_path, most_rows=4).is_dir()
