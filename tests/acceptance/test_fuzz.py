@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.errors import Unsatisfiable
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import FlakyStrategyDefinition, Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 from onyx.api.app import create_app
 from tests.acceptance.server import Server, serving
-from tests.api.service import AT, make_key
+from tests.api.service import AT, BODY, make_key
 from tests.api.service import settings as at
 
 CHECKS: list[Callable[..., Any]] = [
@@ -50,20 +50,12 @@ WITH_ID = {"training_id": "$response.body#/training_id"}
 
 
 def linked(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with links from what makes an id to whatever takes one."""
-    schema = copy.deepcopy(schema)
-    targets = [
-        each for path, methods in schema["paths"].items() if "{training_id}" in path for each in methods.values()
-    ]
+    """What makes an id and what takes one, with links from the one to the others."""
+    paths = {path: each for path, each in schema["paths"].items() if "{training_id}" in path or path == f"{AT}/config"}
+    schema = copy.deepcopy(schema | {"paths": paths})
+    targets = [each for path, methods in paths.items() if "{" in path for each in methods.values()]
     links = {each["operationId"]: {"operationId": each["operationId"], "parameters": WITH_ID} for each in targets}
-    for path, status in (("/config", "200"), ("/training/with-accumulation", "202"), ("/training/large-batch", "202")):
-        schema["paths"][AT + path]["post"]["responses"][status]["links"] = links
-    samples = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 3}
-    shapes = schema["components"]["schemas"]  # bodies that are accepted, so that stories have a beginning
-    shapes["DatasetConfig"] = {"type": "object", "properties": {"texts": samples}, "required": ["texts"]}
-    shapes["DatasetConfig"]["additionalProperties"] = False
-    shapes["TrainingBody"]["properties"]["gradient_accumulation_config"] = {"type": "null"}
-    shapes["TrainingBody"]["properties"]["user_id"] = {"type": "integer", "minimum": 0, "maximum": 9}
+    schema["paths"][f"{AT}/config"]["post"]["responses"]["200"]["links"] = links
     return schema
 
 
@@ -102,7 +94,8 @@ def call(case: AnyCase, service: tuple[Server, Session], checks: list[Callable[.
 
 
 def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], examples: int) -> None:
-    checks = CHECKS + ([negative_data_rejection] if mode is GenerationMode.NEGATIVE else [])
+    strict = mode is GenerationMode.NEGATIVE and OPERATIONS[label].body  # a query may say more than anybody reads
+    checks = CHECKS + ([negative_data_rejection] if strict else [])
     if label == "GET /readyz":  # without a runner it is not ready, and 503 is how it says so
         checks.remove(not_a_server_error)
 
@@ -129,27 +122,45 @@ def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[
     fuzz(label, mode, service, 150)
 
 
-def run_in_order(service: tuple[Server, Session], examples: int, steps: int) -> None:
+def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> None:
+    """A few stories, the same for the same number. Which step is possible depends on what the service answered, so
+    Hypothesis may find that it cannot repeat one; that ends these stories, and is nothing against the service."""
+    running, session = service
     machine = STORIES.as_state_machine()
 
     class Story(machine):  # type: ignore[misc, valid-type]
+        def setup(self) -> None:
+            """Every other time the story is one of a training, and not of a stored config."""
+            made = session.post(f"{running.url}{AT}/training/with-accumulation", json=BODY) if number % 2 else None
+            self.job = made.json()["training_id"] if made else None
+
         def call(self, case: AnyCase, **_: Any) -> Any:
-            return case.call(base_url=service[0].url, session=service[1])
+            if self.job and case.path_parameters:
+                case.path_parameters["training_id"] = self.job
+            return case.call(base_url=running.url, session=session)
 
         def validate_response(self, response: Any, case: AnyCase, **_: Any) -> None:
             case.validate_response(response, checks=CHECKS)
 
     options = settings(
-        max_examples=examples, stateful_step_count=steps, suppress_health_check=list(HealthCheck), database=None
+        max_examples=6,
+        stateful_step_count=steps,
+        phases=(Phase.generate,),
+        derandomize=False,
+        suppress_health_check=list(HealthCheck),
+        database=None,
     )
-    Story.run(settings=options)
+    with suppress(FlakyStrategyDefinition):
+        seed(number)(Story).run(settings=options)
 
 
 def test_one_request_after_the_other(service: tuple[Server, Session]) -> None:
-    run_in_order(service, 6, 8)
+    for number in range(2):
+        run_in_order(service, number, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_long_stories(service: tuple[Server, Session]) -> None:
-    run_in_order(service, 200, 20)
+    for number in range(40):
+        run_in_order(service, number, 20)
