@@ -36,7 +36,7 @@ async def list_models(desk: DeskDep, caller: CallerDep) -> ModelPage:
 
 
 @router.get("/models/{model:path}")
-async def get_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelObject:
+async def retrieve_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelObject:
     """One of them."""
     if is_fine_tuned(model):
         found = await find_model(model, desk, caller)
@@ -52,7 +52,7 @@ async def get_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelOb
 async def delete_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelDeleted:
     """Remove a fine-tuned model with its checkpoints, or one checkpoint. The record of its job stays."""
     found = await find_model(model, desk, caller)
-    if found is None and not is_fine_tuned(model):
+    if found is None and any(base.name == model for base in await asyncio.to_thread(base_models, desk.settings)):
         raise wrong("only fine-tuned models can be deleted: base models are the operator's", "model")
     if found is None:
         raise no_model(model)
