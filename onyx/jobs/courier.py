@@ -70,7 +70,7 @@ class Courier:
             else:
                 _log(logging.ERROR, delivery, f"{problem}; it is given up")
         except StoreUnavailableError:
-            pass  # it is due again in a minute: told twice is better than not at all
+            logger.warning("the store is away: webhook %s goes out again, told twice is better than not", delivery.id)
         except Exception:  # one that breaks must not keep the others from going out
             logger.exception("webhook %s broke off", delivery.id, extra={"action": "webhook_broken"})
         finally:

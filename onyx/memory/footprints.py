@@ -4,6 +4,7 @@ Importing this needs no torch; computing does.
 """
 
 import platform
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -25,10 +26,8 @@ def footprint_of(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
     cache, key = Cache("footprints"), footprint_key(config, recipe, kind)
     stored = cache.read(key)
     if stored is not None:
-        try:
+        with suppress(ValueError):  # written by something else: computed again, and written over
             return Footprint.from_json(stored)
-        except ValueError:
-            pass  # written by something else: computed again, and written over
     from onyx.memory.estimate import estimate
 
     found = estimate(config, recipe, kind)
@@ -62,10 +61,8 @@ def overhead_of(device: Device) -> Overhead:
     cache, key = Cache("overheads"), _overhead_key(device.kind, device.name)
     stored = cache.read(key)
     if stored is not None:
-        try:
+        with suppress(ValueError):
             return Overhead.from_json(stored)
-        except ValueError:
-            pass
     if device.kind == "cuda":
         return ASSUMED_CUDA
     from onyx.memory.calibrate import measure_cpu
