@@ -26,8 +26,9 @@ demo: install
 run: install
 	$(BIN)/onyx serve
 
+# Two at a time: whole flows wait more than they work. A file's tests stay together, with the service they share.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: install
 	$(BIN)/python -m pytest -m ''

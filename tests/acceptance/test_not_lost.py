@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
 from onyx.jobs.status import JobStatus, Outcome
 from onyx.jobs.values import Job
@@ -174,6 +175,7 @@ async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> No
             await home.store.marker()
         except StoreUnavailableError:
             runner.send_signal(signal.SIGCONT)
+            await insist(home.store.marker)  # let it end what it was writing
         else:
             return
 
