@@ -122,8 +122,8 @@ def hide(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _configured_secrets(settings: Settings) -> list[str]:
-    token = settings.hub_token.get_secret_value() if settings.hub_token else None
-    return [secret for secret in (token, _password(settings.store_url)) if secret]
+    password = _password(settings.store_url)
+    return settings.secrets() + ([password] if password else [])
 
 
 def _password(url: str) -> str | None:

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     """How long a job stays a silent runner's own."""
 
     grace_seconds: float = Field(default=30.0, gt=0)
-    """How long a rank may take to save after it was told to stop."""
+    """How long a rank may take to save after it was told to stop, and W&B to take what a finished attempt has left."""
 
     stuck_seconds: float = Field(default=1800.0, gt=0)
     """A running attempt without any progress for this long is stuck."""
@@ -140,6 +140,12 @@ class Settings(BaseSettings):
     webhook_allow_private: bool = False
     """Send webhooks also to http:// and to addresses that are not public: only where users may reach these anyway."""
 
+    wandb_api_key: SecretStr | None = None
+    """The W&B account for jobs that ask to be tracked; handed to the process that does it, never stored or logged."""
+
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None
+    """Send to W&B, keep its files with the job, or neither; without it online where there is a key, else offline."""
+
     @field_validator("webhook_secret")
     @classmethod
     def _signs(cls, secret: SecretStr | None) -> SecretStr | None:
@@ -164,6 +170,18 @@ class Settings(BaseSettings):
         """These settings as another process reads them."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return {f"ONYX_{name.upper()}": _text(value) for name, value in given.items() if value is not None}
+
+    @classmethod
+    def secret_variables(cls) -> frozenset[str]:
+        """Variables that a process gets only if it is handed them."""
+        secret = SecretStr | None
+        return frozenset(f"ONYX_{name.upper()}" for name, info in cls.model_fields.items() if info.annotation == secret)
+
+    def secrets(self) -> list[str]:
+        """What must be in no line that anybody reads."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        known = (value.get_secret_value() for value in values if isinstance(value, SecretStr))
+        return [secret for secret in known if secret]
 
     def job_dir(self, job_id: str) -> Path:
         return self.home / "jobs" / job_id

@@ -38,8 +38,8 @@ def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
 
 def scrub(line: str, settings: Settings) -> str:
     """The line without what is the operator's business."""
-    if settings.hub_token:
-        line = line.replace(settings.hub_token.get_secret_value(), "…")
+    for secret in settings.secrets():
+        line = line.replace(secret, "…")
     line = line.replace(str(settings.home), "ONYX_HOME").replace(sys.prefix, "PYTHON")
     return _PATH.sub(_last_part, line)[:MOST_CHARACTERS]
 

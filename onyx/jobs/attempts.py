@@ -1,7 +1,7 @@
 """What the holder of an attempt may write. Each write is lost, loudly, on whoever holds it no longer."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from onyx.jobs import jsontext
 from onyx.jobs.database import Database, Transaction
@@ -57,9 +57,13 @@ class Attempts(Database):
 
     async def warn(self, lease: Lease, message: str, **data: Any) -> None:
         """Something that the job's owner should know, and that its ranks cannot see."""
+        await self.remark(lease, message, level="warn", **data)
+
+    async def remark(self, lease: Lease, message: str, *, level: Literal["info", "warn"] = "info", **data: Any) -> None:
+        """The same, for what need not worry anybody."""
         async with self.writing() as tx:
             job, _ = await lock_held(tx, lease)
-            say(tx, job, message, kind="message", level="warn", **data)
+            say(tx, job, message, kind="message", level=level, **data)
 
     async def prepared(
         self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any], *, warnings: Sequence[str] = ()
@@ -82,7 +86,7 @@ class Attempts(Database):
             for warning in warnings:
                 say(tx, job, warning, level="warn")
             spec = JobSpec.model_validate_json(job.spec)
-            _tell_losses(tx, job, spec, document)
+            _tell_losses(tx, job, document)
             if spec.auto_start:
                 move(tx, job, JobStatus.QUEUED, "The job is prepared and waits for devices")
             else:
@@ -138,10 +142,8 @@ class Attempts(Database):
             return to_job(job)
 
 
-def _tell_losses(tx: Transaction, job: JobRow, spec: JobSpec, document: dict[str, Any]) -> None:
+def _tell_losses(tx: Transaction, job: JobRow, document: dict[str, Any]) -> None:
     """What was asked for and will not happen: an owner should not have to look for it."""
-    if spec.wandb is not None:
-        say(tx, job, "Nothing is sent to W&B: the job's numbers are in its events and its result file", level="warn")
     if cut := document.get("truncated"):
         say(tx, job, f"{cut} samples are longer than max_length and were cut there", level="warn", truncated=cut)
     if bad := document.get("bad_lines"):

@@ -1,5 +1,6 @@
 """What everybody who works for a runner shares."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from onyx.jobs.hold import Hold
@@ -25,6 +26,9 @@ class Bench:
 
     tally: Tally = field(default_factory=Tally)
     """What its jobs have done since it started."""
+
+    trackers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """By job: who tells W&B. They may outlive an attempt, and nothing waits for them but the runner's end."""
 
     stopping: bool = False
     """The runner was told to stop: ranks save, jobs go back to the queue."""

@@ -1,12 +1,12 @@
 """A launcher that starts a fresh interpreter per child: always safe, and seconds slower than a fork."""
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import BinaryIO
 
 from onyx.jobs.child import LIFELINE
+from onyx.jobs.inherited import inherited
 from onyx.jobs.lifeline import Lifeline
 from onyx.jobs.work import Ended, Work
 
@@ -38,7 +38,7 @@ class FreshLauncher:
 
     async def start(self, work: Work) -> FreshChild:
         lifeline = Lifeline()
-        environment = os.environ | dict(work.environment) | {LIFELINE: str(lifeline.reader)}
+        environment = inherited() | dict(work.environment) | {LIFELINE: str(lifeline.reader)}
         try:
             with open_log(work.log) as log:
                 process = await asyncio.create_subprocess_exec(

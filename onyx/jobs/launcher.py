@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from onyx.jobs.fresh import FreshLauncher, ended, open_log
+from onyx.jobs.inherited import inherited
 from onyx.jobs.lifeline import Lifeline
 from onyx.jobs.work import Child, Ended, Work
 
@@ -123,7 +124,7 @@ class TemplateLauncher:
                 "onyx.jobs.template",
                 str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=os.environ | TEMPLATE_ENVIRONMENT,
+                env=inherited() | TEMPLATE_ENVIRONMENT,
                 pass_fds=(theirs.fileno(),),
             )
         self._listener = asyncio.create_task(self._listen(ours, self._ready))

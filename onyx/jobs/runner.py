@@ -32,6 +32,7 @@ from onyx.jobs.room import is_low
 from onyx.jobs.spare import CPU
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
+from onyx.jobs.tracking import dismiss
 from onyx.jobs.training import train
 from onyx.jobs.values import Lease
 from onyx.jobs.vitals import Vitals
@@ -78,6 +79,7 @@ class Runner:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
+            await dismiss(self._bench)
             with contextlib.suppress(StoreUnavailableError):
                 await self._bench.store.retire_runner(self._bench.runner_id)
 
@@ -97,7 +99,8 @@ class Runner:
         except UnknownRunnerError:
             self._bench.runner_id = await self._bench.store.register_runner(this_process())
         nudged = await self._alarm.wait(POLL_SECONDS)
-        if self._embedded and not self._tasks and not companions.living(self._bench.settings.run_dir):
+        busy = self._tasks or self._bench.trackers
+        if self._embedded and not busy and not companions.living(self._bench.settings.run_dir):
             logger.info("whoever wanted this runner is gone and there is nothing to do: leaving")
             self._bench.stopping = True
         for hold in self._bench.holds if nudged else ():

@@ -16,6 +16,7 @@ from onyx.jobs.hold import Hold, insist
 from onyx.jobs.result_file import leave_result_file
 from onyx.jobs.status import Outcome, Request
 from onyx.jobs.telling import Teller, tell_former
+from onyx.jobs.tracking import Tracking
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.verdict import Verdict, judge, oom_kills
 from onyx.jobs.work import Child, Ended
@@ -43,6 +44,7 @@ class Training:
         self.hold = hold
         self.attempt: Attempt = compose(claimed, bench.offered, bench.settings)
         self.teller = Teller(claimed, bench, hold)
+        self.tracking = Tracking(self.attempt, claimed.lease, bench)
         self.children: list[Child] = []
         self._ended: list[asyncio.Task[Ended]] = []
         self._kills = oom_kills()
@@ -62,8 +64,10 @@ class Training:
                 child = await self.bench.launcher.start(rank_work(self.attempt, rank))
                 self.children.append(child)
                 self._ended.append(asyncio.create_task(child.wait()))
+            self.tracking.start()
             await self._watch()
         finally:
+            self.tracking.attempt_over()
             beating.cancel()
             self.send(signal.SIGKILL)
             for child in self.children:

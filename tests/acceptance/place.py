@@ -89,12 +89,23 @@ class Place:
 
     def ranks(self) -> list[psutil.Process]:
         """The living ranks of all runners."""
-        return [process for process in _children(self.runners) if process.name().startswith("onyx-rank")]
+        return self.processes("onyx-rank")
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Those below the runners whose names begin so."""
+        return [process for process in _children(self.runners) if _name(process).startswith(name)]
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that have not ended."""
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:  # it has ended since it was listed
+        return ""
 
 
 def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:

@@ -1,0 +1,84 @@
+"""A job that is tracked in W&B ends as one that is not, however W&B behaves."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from onyx.jobs.home import Home
+from onyx.jobs.status import JobStatus
+from onyx.jobs.values import Job
+from onyx.training.metrics import read_rows
+from onyx.training.spec import WandbSpec
+from tests.acceptance.place import Place, fingerprint, finished, lesson, place, reached, submit, until, wait_for
+from tests.jobs.test_tracker import history, runs
+
+LIBRARY = """
+import os, time
+class Settings:
+    def __init__(self, **given): pass
+def init(project, **given):
+    if project == "crash":
+        os.abort()
+    time.sleep(600)
+"""
+GRACE = 60.0
+
+
+async def _story(home: Home) -> list[tuple[str, list[str]]]:
+    ended = []
+    for project in (None, "crash", "hang"):
+        spec = lesson(16).model_copy(update={"wandb": WandbSpec(project=project) if project else None})
+        job = await finished(home, (await submit(home, spec)).id)
+        events = await home.store.list_events(job.id)
+        ended.append((job.id, [event.message for event in events if "W&B" in event.message]))
+    return ended
+
+
+def test_a_tracker_that_crashes_or_hangs_costs_a_job_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "wandb.py").write_text(LIBRARY)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "library"), os.environ.get("PYTHONPATH", "")]))
+    with place(tmp_path / "home", grace_seconds=GRACE) as it:
+        began = time.monotonic()
+        (plain, nothing), (crash, said), (hang, _) = it.run(_story)
+        assert time.monotonic() - began < GRACE  # nobody waited for the one that hangs
+        assert len({fingerprint(it.settings.home, job_id) for job_id in (plain, crash, hang)}) == 1
+        assert nothing == []
+        assert said[0] == f"Tracked in W&B as run {crash} of project crash: kept with the job for `wandb sync`, " + (
+            "this server sends nothing"
+        )
+        _leaves_in_time(it)
+
+
+def _leaves_in_time(it: Place) -> None:
+    """A runner that is told to stop kills the one that still hangs."""
+    (runner,) = it.runners
+    runner.terminate()
+    assert runner.wait(GRACE / 2) == 0
+
+
+def test_all_attempts_of_a_job_are_one_run_that_has_each_update_once(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+
+    async def story(home: Home) -> Job:
+        spec = lesson(64, save_every_updates=3).model_copy(update={"wandb": WandbSpec(project="harbour")})
+        job = await submit(home, spec)
+        await reached(home, job.id, 4)
+        await home.pause(job.id)
+        await until(home, job.id, lambda now: now.status is JobStatus.PAUSED)
+        await home.resume(job.id)
+        return await finished(home, job.id)
+
+    with place(tmp_path / "home", wandb_mode="offline") as it:
+        job = it.run(story)
+        wait_for(lambda: not it.processes("onyx-tracker"), "the trackers end")
+        told = [history(path) for path in runs(it.settings.job_dir(job.id))]
+    steps = [step for run in told for step in run]
+    assert len(told) == 2
+    assert steps == sorted(set(steps))
+    assert job.result is not None
+    assert steps[-1] == job.result.updates
+    rows = {int(row["update"]): float(row["loss"]) for row in read_rows(it.settings.job_dir(job.id) / "metrics.csv")}
+    assert {step: row["loss"] for run in told for step, row in run.items()} == {step: rows[step] for step in steps}
