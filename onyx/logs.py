@@ -57,6 +57,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # its own handlers know neither form nor secrets
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # every request has a line of Onyx's own
 
 

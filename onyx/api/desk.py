@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 FRESH_SECONDS = 2.0
 """How long keys and devices that were read are taken for true."""
 
-STATS_SECONDS = 0.5
+STATS_SECONDS = 2.0
 """The same for a job's statistics, of which the store hears at most once a second."""
 
 KEEP_SECONDS = 2.0

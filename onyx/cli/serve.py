@@ -32,6 +32,8 @@ def serve(
     if allow_anonymous:
         settings = settings.model_copy(update={"allow_anonymous": True})
     start_logging(settings)
+    if settings.embedded_runner and host in ("127.0.0.1", "localhost", "::1"):
+        _start_runner(settings)  # first: it takes as long to start as the service, on another core
     keys = _active_keys(settings)
     _check_open(host, keys, settings)
     listener = _listen(host, port)
@@ -41,6 +43,18 @@ def serve(
     where = _address(host, listener.getsockname()[1])
     server = Server(settings, on_ready=lambda: _greet(where, keys, settings, as_json))
     asyncio.run(server.serve_and_leave(listener))
+
+
+def _start_runner(settings: "Settings") -> None:
+    from onyx.jobs.embedded import start_runner
+    from onyx.jobs.private import close_directory, private_directory
+
+    try:
+        private_directory(settings.home)
+        close_directory(settings.run_dir)
+        start_runner(settings)
+    except OSError as error:
+        raise Failure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
 
 
 def _active_keys(settings: "Settings") -> int:

@@ -10,7 +10,6 @@ from onyx.jobs.values import Job
 from onyx.memory.device import Device
 from onyx.memory.info import gpu_info
 from onyx.settings import Settings
-from onyx.training.prepared import PreparedJob
 
 
 def training_answer(
@@ -108,13 +107,13 @@ def history(job: Job, stats: dict[str, Any], mixed: bool, effective: int | None)
 
 def plan_of(job: Job) -> dict[str, Any] | None:
     """The plan as JSON, once there is one."""
-    prepared = PreparedJob.model_validate(job.prepared) if job.prepared else None
-    return prepared.planned.plan if prepared and prepared.planned else None
+    planned = (job.prepared or {}).get("planned")
+    return planned["plan"] if planned else None
 
 
 def _precision(job: Job) -> str | None:
-    prepared = PreparedJob.model_validate(job.prepared) if job.prepared else None
-    return prepared.planned.precision if prepared and prepared.planned else None
+    planned = (job.prepared or {}).get("planned")
+    return planned["precision"] if planned else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import math
-import os
-import sys
 from dataclasses import dataclass, field
 
 from onyx.jobs import companions
-from onyx.jobs.detached import is_running, spawn_detached
+from onyx.jobs.embedded import start_runner, starting
 from onyx.jobs.errors import JobNotFoundError
 from onyx.jobs.ids import JobKind
 from onyx.jobs.lock import is_locked
@@ -42,8 +40,6 @@ class Home:
 
     room: Room = field(init=False)
     """Whether the disk has room for more of an owner's."""
-
-    _started: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.room = Room(self.settings, self.store)
@@ -123,14 +119,8 @@ class Home:
 
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
-        if self.leaving or not self.settings.embedded_runner:
-            return
-        companions.join(self.settings.run_dir)  # before the look: a runner that is about to leave sees it and stays
-        if self.runner_is_there() or (self._started is not None and is_running(self._started)):
-            return
-        command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
-        log = self.settings.run_dir / "runner.log"
-        self._started = spawn_detached(command, os.environ | self.settings.environment(), log)
+        if self.settings.embedded_runner and not self.leaving:
+            start_runner(self.settings)
 
     def runner_is_there(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""
@@ -142,8 +132,7 @@ class Home:
         run_dir = self.settings.run_dir
         if not self.settings.embedded_runner or companions.others(run_dir):
             return None
-        starting = self._started if self._started is not None and is_running(self._started) else None
-        found = find_neighbour(run_dir, starting)
+        found = find_neighbour(run_dir, starting(run_dir))
         if found is not None:
             found.stop()
         return found

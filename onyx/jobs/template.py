@@ -30,6 +30,9 @@ PRELOADED = (
 )
 """What children would otherwise spend their first seconds on."""
 
+NICENESS = 5
+"""Importing torch takes seconds of a core: a service that starts beside it is ready first."""
+
 MOST_BYTES = 1 << 20
 """A request is one packet of at most this size."""
 
@@ -130,6 +133,7 @@ def unsafe_to_fork() -> str | None:
 def main() -> None:
     """`python -m onyx.jobs.template <socket descriptor>`"""
     put_on_name("onyx-template")
+    os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     channel = socket.socket(fileno=int(sys.argv[1]))

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from onyx.settings import Settings
@@ -45,11 +45,15 @@ class Server:
     def start(self, *, until: str | None = None) -> None:
         """Start it, and wait until this path answers: by default whatever says that it can work."""
         self.settings.home.mkdir(parents=True, exist_ok=True)
-        command = ["uvicorn", "--factory", "onyx.api.app:create_app", "--host", self.host, "--port", str(self.port)]
+        # `onyx serve` would refuse an address that others can reach; somebody else's uvicorn does not.
+        serve = (
+            ["onyx.cli", "serve"] if self.host == "127.0.0.1" else ["uvicorn", "--factory", "onyx.api.app:create_app"]
+        )
+        command = [*serve, "--host", self.host, "--port", str(self.port)]
         with (self.settings.home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *command, "--log-level", "warning"],
-                env=os.environ | self.settings.environment(),
+                [sys.executable, "-m", *command],
+                env=os.environ | {"ONYX_LOG_LEVEL": "warning"} | self.settings.environment(),
                 stdout=log,
                 stderr=log,
             )
@@ -59,10 +63,14 @@ class Server:
     def answers(self, path: str = "/healthz") -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log
+        wire = HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
-            return httpx.get(f"{self.url}{path}", timeout=10).status_code == 200
-        except httpx.HTTPError:
+            wire.request("GET", path)
+            return wire.getresponse().status == 200
+        except (OSError, HTTPException):
             return False
+        finally:
+            wire.close()
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)

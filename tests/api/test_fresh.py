@@ -85,3 +85,26 @@ def test_it_does_not_grow_without_end() -> None:
         return len(fresh._answers)
 
     assert asyncio.run(story()) == MOST
+
+
+def test_nobody_waits_for_the_next_answer_while_the_last_one_is_good() -> None:
+    async def story() -> None:
+        numbers = iter(range(10))
+        gate = asyncio.Event()
+        gate.set()
+
+        async def read() -> int:
+            await gate.wait()
+            return next(numbers)
+
+        fresh: Fresh[None, int] = Fresh(60.0)
+        assert await fresh.get(None, read) == 0
+        asked, answer = fresh._answers[None]
+        fresh._answers[None] = (asked - 40.0, answer)  # past its half, still good
+        gate.clear()
+        assert [await fresh.get(None, read) for _ in range(3)] == [0, 0, 0]
+        gate.set()
+        await asyncio.gather(*(coming for _, coming in fresh._next.values()))
+        assert await fresh.get(None, read) == 1
+
+    asyncio.run(story())

@@ -33,7 +33,7 @@ router = APIRouter(route_class=OnyxRoute, tags=["statistics"])
 HISTORY = 100
 """Updates of which a job's statistics show the numbers."""
 
-MOST_SESSIONS = 100
+MOST_SESSIONS = 20
 
 _SIZES = {
     "small": Recommendations(recommended_accumulation_steps=2, max_batch_size_per_gpu=8, memory_efficiency="high"),
@@ -61,7 +61,7 @@ async def health(desk: DeskDep) -> Health:
 
 @router.get("/stats/{training_id}", responses=problems(404, 422))
 async def get_stats(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Stats:
-    """The numbers of one training. People poll this: however many ask, the store is read twice a second."""
+    """The numbers of one training. People poll this: however many ask, the store is read once a second."""
     found = await desk.stats.get(training_id, lambda: _read(desk, training_id))
     if found is None or caller.sees not in (None, found[0]):
         raise not_found("training", training_id)

@@ -29,7 +29,7 @@ class Session(Answer):
 
 
 class Sessions(Answer):
-    """The newest first, at most a hundred of them; `total_sessions` counts all."""
+    """The newest first, at most twenty of them; `total_sessions` counts all."""
 
     total_sessions: int
     accumulation_stats: list[Session]
