@@ -14,8 +14,9 @@ def join(run_dir: Path) -> None:
     """This process wants a runner from now on."""
     here = this_process()
     mark = run_dir / _FOLDER / f"{here.host}:{here.boot}:{here.pid}:{here.started}"
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    if not mark.exists():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
 
 
 def living(run_dir: Path) -> list[Holder]:

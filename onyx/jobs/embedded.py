@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from onyx.jobs import companions
@@ -10,16 +11,18 @@ from onyx.jobs.lock import is_locked
 from onyx.settings import Settings
 
 _started: dict[Path, int] = {}
+_starting = threading.Lock()
 
 
 def start_runner(settings: Settings) -> None:
     """Start one, unless one holds the lock or is about to. It outlives this process."""
     companions.join(settings.run_dir)  # before the look: a runner that is about to leave sees it and stays
-    if is_locked(settings.run_dir) or starting(settings.run_dir) is not None:
-        return
-    command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
-    log = settings.run_dir / "runner.log"
-    _started[settings.run_dir] = spawn_detached(command, os.environ | settings.environment(), log)
+    with _starting:
+        if is_locked(settings.run_dir) or starting(settings.run_dir) is not None:
+            return
+        command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
+        log = settings.run_dir / "runner.log"
+        _started[settings.run_dir] = spawn_detached(command, os.environ | settings.environment(), log)
 
 
 def starting(run_dir: Path) -> int | None:

@@ -120,7 +120,8 @@ class Home:
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
         if self.settings.embedded_runner and not self.leaving:
-            start_runner(self.settings)
+            # In a thread: a file system that others are syncing can keep a look at a lock waiting.
+            await asyncio.to_thread(start_runner, self.settings)
 
     def runner_is_there(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""
