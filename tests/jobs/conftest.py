@@ -71,7 +71,8 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres")
     with tempfile.TemporaryDirectory(prefix="onyx-stores-", dir=fast_directory()) as directory:
-        url = server.create("onyx") if server else f"sqlite:///{directory}/onyx.db"
+        # A name of its own: whoever runs files apart comes here once for each.
+        url = server.create(f"onyx_{next(_numbers)}") if server else f"sqlite:///{directory}/onyx.db"
         upgrade(url)
         yield Databases(request.param, url, Path(directory), server)
 
