@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from onyx.memory.calibrate import TAKEN, growth, ready, taken, train
+from onyx.memory.calibrate import growth, ready, train
 from onyx.memory.cpu import is_out_of_memory, limit_memory
 from onyx.memory.footprint import Footprint
 from onyx.memory.heap import trim_heap
@@ -15,6 +15,7 @@ from onyx.memory.model import build, is_causal
 from onyx.memory.probe import token_trace
 from onyx.memory.recipe import Lora, Recipe
 from onyx.memory.step import blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.watermark import Watermark
 
 TRAINED, OUT_OF_MEMORY, BROKEN = 0, 3, 4
 
@@ -148,7 +149,7 @@ def trains(case: Case, samples: int, length: int, limit: int) -> bool:
 def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
     """As a rank does it: weights and state, a warm-up micro-batch of the worst shape, then the limit."""
     try:
-        start = _taken()
+        mark = Watermark.begin(held=0)
         ready()
         causal = is_causal(case.config, case.recipe)
         model = build(case.config, case.recipe, "cpu")
@@ -157,7 +158,7 @@ def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
             loss_sum(model, blank_batch(size, length, causal=causal)).backward()
         optimizer.zero_grad(set_to_none=True)
         trim_heap()
-        limit_memory(max(1, limit - (_taken() - start)))
+        limit_memory(max(1, limit - mark.grown()))
         for _ in range(2):
             for _ in range(2):
                 loss_sum(model, blank_batch(samples, length, causal=causal)).backward()
@@ -165,12 +166,6 @@ def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
     except (RuntimeError, MemoryError) as error:
         return OUT_OF_MEMORY if is_out_of_memory(error) else BROKEN
     return TRAINED
-
-
-def _taken() -> int:
-    found = taken(os.getpid(), TAKEN)
-    assert found is not None
-    return found
 
 
 def largest(case: Case, length: int, limit: int, start: int) -> int:

@@ -39,6 +39,11 @@ class Watermark:
         grown = status["VmHWM"] - self.resident - max(0, _files(status) - self.files)
         return self.held + max(0, grown)
 
+    def grown(self) -> int:
+        """Bytes that are held now and were not then, files not counted."""
+        status = _status()
+        return max(0, status["VmRSS"] - self.resident - (_files(status) - self.files))
+
 
 def _files(status: dict[str, int]) -> int:
     return status["RssFile"] + status["RssShmem"]
