@@ -1,5 +1,6 @@
 """What a job learns by: the loss of a micro-batch, and what an evaluation counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,11 +40,14 @@ class Objective(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Imitate:
     """Supervised: every label token counts."""
 
+    loss: Callable[[nn.Module, Batch], Tensor] = loss_sum
+
     def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        return Measured(loss_sum(model, batch))
+        return Measured(self.loss(model, batch))
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, -2).float()
@@ -74,5 +78,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec) -> Objective:
-    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate()
+def objective_of(spec: TrainingSpec, loss: Callable[[nn.Module, Batch], Tensor] = loss_sum) -> Objective:
+    """`loss` may be a compiled one."""
+    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss)
