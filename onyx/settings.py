@@ -5,6 +5,7 @@ import binascii
 import json
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -180,11 +181,18 @@ class Settings(BaseSettings):
     def secrets(self) -> list[str]:
         """What must be in no line that anybody reads."""
         values = (getattr(self, name) for name in type(self).model_fields)
-        known = (value.get_secret_value() for value in values if isinstance(value, SecretStr))
-        return [secret for secret in known if secret]
+        known = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return [secret for secret in (*known, _password(self.database_url)) if secret]
 
     def job_dir(self, job_id: str) -> Path:
         return self.home / "jobs" / job_id
+
+
+def _password(url: str | None) -> str | None:
+    try:
+        return urlsplit(url).password if url else None
+    except ValueError:
+        return None
 
 
 def _text(value: Any) -> str:
