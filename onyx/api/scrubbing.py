@@ -18,7 +18,7 @@ MOST_CHARACTERS = 2000
 """Of one text."""
 
 SHORTEST_SECRET = 6
-"""Characters. A shorter one (a database's password may be "onyx") stands in any sentence; in an address it is hidden."""
+"""Characters. A shorter one (a password may be "onyx") stands in any sentence; inside of an address it is hidden."""
 
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 
