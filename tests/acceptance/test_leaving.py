@@ -50,7 +50,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 def is_waiting(client: httpx.Client) -> bool:
-    """Whether this key's one place is taken: then even a wait of no time is refused, which itself takes it from nobody."""
+    """Whether this key's one place is taken: then even a wait of no time, which takes it from nobody, is refused."""
     answer = client.post(TRAIN, params={"wait": "0"}, json=BODY)
     assert answer.status_code in (202, 429), answer.text
     return answer.status_code == 429
