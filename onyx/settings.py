@@ -81,6 +81,9 @@ class Settings(BaseSettings):
     open_jobs_per_owner: int = Field(default=1000, ge=1)
     """Unfinished jobs that one owner may have."""
 
+    configs_per_owner: int = Field(default=1000, ge=1)
+    """Configs that one owner may have stored."""
+
     upload_bytes: int = Field(default=512 * MIB, ge=1024)
     """The largest file that may be uploaded."""
 
