@@ -41,12 +41,12 @@ def about(**ids: Any) -> Iterator[None]:
         _about.reset(token)
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to `stream` (standard error), in the form that the settings name."""
+def configure(settings: Settings, stream: TextIO | None = None, handler: logging.Handler | None = None) -> None:
+    """Send all log lines of this process to `stream` (standard error) or a handler, in the form the settings name."""
     stream = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not stream.isatty())
     secrets = settings.secrets()
-    handler = logging.StreamHandler(stream)
+    handler = handler or logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(secrets) if as_json else TextLines(secrets))
     root = logging.getLogger()
     for old in root.handlers[:]:

@@ -123,6 +123,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is logged."""
 
+    log_bytes: int = Field(default=64 * MIB, ge=0)
+    """From so many bytes on `audit.jsonl` and `run/runner.log` begin anew. 0: somebody else sees to them."""
+
+    log_files: int = Field(default=9, ge=1)
+    """Former ones of each that are kept, as `audit.jsonl.1` and so on; then the oldest goes."""
+
     try_idle_seconds: float = Field(default=60.0, gt=0)
     """How long a model that was tried stays in memory when nobody asks it anything."""
 

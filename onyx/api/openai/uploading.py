@@ -32,11 +32,12 @@ async def receive(
     part = folder / f"{_PART}{file_id}"
     try:
         form = await FormReader(content_type, part, settings.upload_bytes, keep=refusal is None).read(stream)
-        if refusal is not None:
-            raise refusal
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    if refusal is not None:
+        part.unlink()
+        raise refusal
     return file_id, form, part
 
 
