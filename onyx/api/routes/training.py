@@ -30,7 +30,7 @@ async def train_with_accumulation(asked: Annotated[Asked, Depends()]) -> Trainin
 
 @router.post("/training/large-batch", status_code=202, responses=_CREATED)
 async def train_large_batch(asked: Annotated[Asked, Depends()]) -> TrainingAnswer:
-    """The same with the largest micro-batch that fits."""
+    """The same under the document's other name; without N both take the largest micro-batch that fits."""
     return await asked.create(JobKind.LARGE_BATCH)
 
 

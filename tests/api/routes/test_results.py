@@ -33,9 +33,7 @@ def test_the_model_as_a_tar_and_one_file_of_it(here: Settings) -> None:
         assert client.get(model, params={"file": "deep/weights"}).content == b"\x00" * 1000
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "deep", "deep/../config.json", "/etc/passwd", "", "x", "config.json\x00"]
-)
+@pytest.mark.parametrize("name", ["../secret", "deep", "deep/../config.json", "/etc/passwd", "", "x", "a\x00"])
 def test_no_name_leads_out_of_the_model(here: Settings, name: str) -> None:
     with service(here) as client:
         assert client.get(published(client, here), params={"file": name}).status_code == 404
