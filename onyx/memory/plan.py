@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 FORMAT = 1
 """Counts up when the meaning of a stored plan changes."""
@@ -47,6 +47,9 @@ class DevicePlan:
 
     micro_batch_cost: int = 0
     """Padded tokens that take as long as a micro-batch does beyond its tokens: how finely a window is cut."""
+
+    heap: Literal["steady", "roomy"] = "steady"
+    """On a CPU: whether freed memory goes back to the system at once, or is kept, which is faster and takes more."""
 
     timing_key: str | None = None
     """Under which a rank stores how long its micro-batches took."""

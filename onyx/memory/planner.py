@@ -14,13 +14,14 @@ from onyx.memory.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.explain import alternatives
 from onyx.memory.fitting import Fit, fit_device
+from onyx.memory.heap import FRAGMENTED
 from onyx.memory.plan import DevicePlan, Plan
 from onyx.memory.recipe import Recipe
 from onyx.memory.shares import split
 from onyx.memory.timing import Timing
 from onyx.memory.timings import stored_timing, timing_key
 
-MICRO_BATCH_COSTS = {"cpu": 64, "cuda": 1024}
+MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
 """Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
 a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
 
@@ -178,6 +179,7 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
             f"{ceil(share / micro_batch)} micro-batches per update"
         )
     live = fit.footprint.peak(micro_batch, request.longest)
+    roomy = fit.device.kind == "cpu" and FRAGMENTED * fit.high(live) <= fit.usable
     return DevicePlan(
         label=fit.device.label,
         name=fit.device.name,
@@ -188,9 +190,10 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
         usable=fit.usable,
         expected_peak=fit.expected(live),
         low=live,
-        high=fit.high(live),
+        high=int(FRAGMENTED * fit.high(live)) if roomy else fit.high(live),
         overhead_measured=fit.overhead.measured,
         micro_batch_cost=MICRO_BATCH_COSTS[fit.device.kind],
+        heap="roomy" if roomy else "steady",
     )
 
 

@@ -44,6 +44,9 @@ class Share(Frozen):
     micro_batch_cost: int = Field(default=0, ge=0)
     """Padded tokens that would take the time which a micro-batch takes whatever its size: how finely to cut."""
 
+    heap: Literal["steady", "roomy"] = "steady"
+    """On a CPU: whether freed memory goes back at once, or is kept for the next micro-batch."""
+
     memory_bytes: int | None = None
     """What this rank may use; on the CPU enforced by an rlimit."""
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from onyx.memory.heap import steady_heap
+from onyx.memory.heap import roomy_heap, steady_heap
 from onyx.training.attempt import Share
 
 
@@ -19,7 +19,7 @@ def ready_device(share: Share, *, deterministic: bool) -> None:
     """Threads, visibility and whatever else decides bits."""
     torch.set_num_threads(share.threads)
     if not share.device.startswith("cuda"):
-        steady_heap()
+        roomy_heap() if share.heap == "roomy" else steady_heap()
         return
     if share.uuid is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = share.uuid

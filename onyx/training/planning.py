@@ -131,6 +131,7 @@ def _shares(made: Plan, devices: Sequence[Device]) -> list[Share]:
             share=part.share / made.window,
             token_budget=part.token_budget,
             micro_batch_cost=part.micro_batch_cost,
+            heap=part.heap,
             memory_bytes=part.usable,
         )
         for part in made.devices
