@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from onyx.memory.preference import ROWS, blank_pairs, preference_loss, reward_margins
 from onyx.memory.step import IGNORED, Batch, blank_batch, loss_sum
+from onyx.training.accuracy import count_right
 from onyx.training.spec import TrainingSpec
 
 
@@ -20,7 +21,8 @@ class Measured:
     """The sum over label tokens or pairs: what is differentiated."""
 
     sums: Tensor | None = None
-    """What else is told of it, without a gradient: the sum of reward margins, and the pairs that are in order."""
+    """What else is told of it, without a gradient; the last is how many label tokens, or pairs, the model has right.
+    Before it, for pairs: the sum of their reward margins."""
 
 
 class Objective(Protocol):
@@ -43,7 +45,9 @@ class Imitate:
     """Supervised: every label token counts."""
 
     def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        return Measured(loss_sum(model, batch))
+        right: list[Tensor] = []
+        loss = loss_sum(model, batch, lambda *seen: right.append(count_right(*seen)))
+        return Measured(loss, torch.stack(right).sum(0, keepdim=True))
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, -2).float()
