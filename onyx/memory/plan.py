@@ -68,8 +68,11 @@ class Plan:
     gradient_checkpointing: bool
     """Whether activations are computed again."""
 
+    objective: str = "sft"
+    """ "sft", or "dpo": then a sample is a pair."""
+
     max_length: int
-    """Tokens of the longest sample that the plan provides for."""
+    """Tokens of the longest sample, of a pair's longer answer, that the plan provides for."""
 
     window: int
     """Samples of one update, over all devices: the target, exactly, or all samples when there are fewer."""

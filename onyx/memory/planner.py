@@ -126,6 +126,7 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], warnings: 
         lora_r=recipe.lora.r if recipe.method == "lora" else None,
         precision=recipe.precision,
         gradient_checkpointing=recipe.gradient_checkpointing,
+        objective=recipe.objective,
         max_length=request.longest,
         window=request.window,
         accumulation_steps=steps,
