@@ -329,17 +329,17 @@ def test_both_apis_show_the_same_jobs(onyx: Server, client: OpenAI) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
     """With keys and tight limits; nobody works here."""
     home = tmp_path_factory.mktemp("guarded") / "home"
     limits: dict[str, Any] = {"upload_bytes": 65536, "rate_limit": "40/minute", "open_jobs_per_owner": 1}
     with serving(home, embedded_runner=False, **limits) as it:
-        yield it, asyncio.run(make_key(it.settings))
+        yield it, {owner: asyncio.run(make_key(it.settings, owner)) for owner in ("ann", "bob", "cid")}
 
 
-async def make_key(settings: Settings) -> str:
+async def make_key(settings: Settings, owner: str) -> str:
     home = await Home.open(settings)
-    _, secret = await home.store.create_key("test", "ann")
+    _, secret = await home.store.create_key("test", owner)
     await home.close()
     return secret
 
@@ -392,13 +392,13 @@ MISTAKES: dict[str, tuple[Callable[[OpenAI], object], str, str]] = {
 }
 
 
-def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, str]) -> None:
-    onyx, secret = guarded
+def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, dict[str, str]]) -> None:
+    onyx, secrets = guarded
     with client_of(onyx, max_retries=0) as stranger, pytest.raises(openai.AuthenticationError) as unknown:
         stranger.models.list()
     assert unknown.value.code == "invalid_api_key"
     assert unknown.value.request_id
-    with client_of(onyx, max_retries=0, api_key=secret) as client:
+    with client_of(onyx, max_retries=0, api_key=secrets["ann"]) as client:
         for name, (mistake, param, code) in MISTAKES.items():
             with pytest.raises(openai.BadRequestError) as refused:
                 mistake(client)
@@ -426,6 +426,40 @@ def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, str]) -
         with pytest.raises(openai.RateLimitError) as often:
             collections.deque((client.models.list() for _ in range(50)), 0)
         assert (often.value.code, often.value.type) == ("rate_limit_exceeded", "rate_limit_error")
+
+
+def test_what_is_anothers_is_not_there(guarded: tuple[Server, dict[str, str]]) -> None:
+    onyx, secrets = guarded
+    with client_of(onyx, api_key=secrets["bob"]) as bob, client_of(onyx, api_key=secrets["cid"]) as cid:
+        file = upload(bob)
+        job = bob.fine_tuning.jobs.create(model="onyx/tiny", training_file=file).id
+        for call in (
+            lambda: cid.files.retrieve(file),
+            lambda: cid.files.content(file),
+            lambda: cid.files.delete(file),
+            lambda: cid.fine_tuning.jobs.retrieve(job),
+            lambda: cid.fine_tuning.jobs.cancel(job),
+            lambda: cid.fine_tuning.jobs.list_events(job),
+            lambda: cid.fine_tuning.jobs.checkpoints.list(job),
+        ):
+            with pytest.raises(openai.NotFoundError) as missing:
+                call()
+            assert missing.value.param in ("file_id", "fine_tuning_job_id")
+        with pytest.raises(openai.BadRequestError) as refused:
+            cid.fine_tuning.jobs.create(model="onyx/tiny", training_file=file)
+        assert (refused.value.code, refused.value.param) == ("file_not_found", "training_file")
+        assert list(cid.files.list()) == []
+        assert list(cid.fine_tuning.jobs.list()) == []
+        assert bob.fine_tuning.jobs.retrieve(job).status == "validating_files"
+
+
+def test_a_web_page_is_not_permitted(onyx: Server) -> None:
+    with (
+        client_of(onyx, default_headers={"Origin": "https://elsewhere.example"}) as page,
+        pytest.raises(openai.PermissionDeniedError) as refused,
+    ):
+        page.models.list()
+    assert (refused.value.code, refused.value.type) == ("origin_not_allowed", "permission_error")
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from onyx.settings import Settings
 from tests.api.openai.world import CHAT, refused, upload
 
 
@@ -65,6 +66,10 @@ def test_what_is_too_large_leaves_nothing(client: TestClient, home: Path) -> Non
     response = client.post("/v1/files", files={"file": ("a.jsonl", b"x" * 5000)}, data={"purpose": "fine-tune"})
     assert refused(response, 413)[1] == "too_large"
     assert list((home / "uploads").iterdir()) == []
+
+
+def test_half_a_gigabyte_unless_the_operator_says_otherwise() -> None:
+    assert Settings().upload_bytes == 512 * 2**20
 
 
 def test_an_empty_file_or_none_is_refused(client: TestClient) -> None:
