@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
-from urllib.parse import urlsplit
 
 from onyx.settings import Settings
 
@@ -42,12 +41,12 @@ def about(**ids: Any) -> Iterator[None]:
         _about.reset(token)
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
-    """Send all log lines of this process to `stream` (standard error), in the form that the settings name."""
+def configure(settings: Settings, stream: TextIO | None = None, handler: logging.Handler | None = None) -> None:
+    """Send all log lines of this process to `stream` (standard error) or a handler, in the form the settings name."""
     stream = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not stream.isatty())
-    secrets = _configured_secrets(settings)
-    handler = logging.StreamHandler(stream)
+    secrets = settings.secrets()
+    handler = handler or logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(secrets) if as_json else TextLines(secrets))
     root = logging.getLogger()
     for old in root.handlers[:]:
@@ -120,18 +119,6 @@ def hide(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern in _SECRETS:
         text = pattern.sub(lambda found: (found.group(1) if found.re.groups else "") + HIDDEN, text)
     return text
-
-
-def _configured_secrets(settings: Settings) -> list[str]:
-    password = _password(settings.store_url)
-    return settings.secrets() + ([password] if password else [])
-
-
-def _password(url: str) -> str | None:
-    try:
-        return urlsplit(url).password
-    except ValueError:
-        return None
 
 
 def _time(seconds: float) -> str:

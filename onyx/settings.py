@@ -5,6 +5,7 @@ import binascii
 import json
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -80,6 +81,9 @@ class Settings(BaseSettings):
     open_jobs_per_owner: int = Field(default=1000, ge=1)
     """Unfinished jobs that one owner may have."""
 
+    configs_per_owner: int = Field(default=1000, ge=1)
+    """Configs that one owner may have stored."""
+
     upload_bytes: int = Field(default=512 * MIB, ge=1024)
     """The largest file that may be uploaded."""
 
@@ -118,6 +122,12 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is logged."""
+
+    log_bytes: int = Field(default=64 * MIB, ge=0)
+    """From so many bytes on `audit.jsonl` and `run/runner.log` begin anew. 0: somebody else sees to them."""
+
+    log_files: int = Field(default=9, ge=1)
+    """Former ones of each that are kept, as `audit.jsonl.1` and so on; then the oldest goes."""
 
     try_idle_seconds: float = Field(default=60.0, gt=0)
     """How long a model that was tried stays in memory when nobody asks it anything."""
@@ -183,11 +193,18 @@ class Settings(BaseSettings):
     def secrets(self) -> list[str]:
         """What must be in no line that anybody reads."""
         values = (getattr(self, name) for name in type(self).model_fields)
-        known = (value.get_secret_value() for value in values if isinstance(value, SecretStr))
-        return [secret for secret in known if secret]
+        known = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return [secret for secret in (*known, _password(self.database_url)) if secret]
 
     def job_dir(self, job_id: str) -> Path:
         return self.home / "jobs" / job_id
+
+
+def _password(url: str | None) -> str | None:
+    try:
+        return urlsplit(url).password if url else None
+    except ValueError:
+        return None
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,8 @@
 """A job as an answer."""
 
 from onyx.api.desk import Desk
-from onyx.api.logs import scrub
 from onyx.api.schemas.training import TrainingAnswer
+from onyx.api.scrubbing import scrub_error
 from onyx.jobs.answering import training_answer
 from onyx.jobs.values import Job
 
@@ -13,7 +13,5 @@ HISTORY = 200
 async def answer_of(job: Job, desk: Desk, *, metrics: bool = False) -> TrainingAnswer:
     """The training answer; lists leave out the numbers of each update."""
     numbers = await desk.store.last_metrics(job.id, HISTORY) if metrics else ()
-    answer = training_answer(job, numbers, await desk.gpus(), desk.settings)
-    if answer["error"]:
-        answer["error"] = scrub(answer["error"], desk.settings)
-    return TrainingAnswer.model_validate(answer)
+    shown = scrub_error(job, desk.settings)
+    return TrainingAnswer.model_validate(training_answer(shown, numbers, await desk.gpus(), desk.settings))

@@ -8,6 +8,7 @@ from onyx.api.desk import Desk
 from onyx.api.errors import bad, not_found
 from onyx.api.schemas.configs import ConfigBody
 from onyx.api.schemas.training import DatasetConfig, TrainingBody
+from onyx.api.scrubbing import scrub
 from onyx.jobs.asking import job_spec
 from onyx.training.spec import JobSpec
 
@@ -40,7 +41,7 @@ async def spec_of(body: TrainingBody, desk: Desk, caller: Caller) -> JobSpec:
             labels={"user_id": body.user_id},
         )
     except ValueError as error:
-        raise bad(str(error)) from None
+        raise bad(scrub(str(error), desk.settings)) from None
 
 
 def _check_rows(data: DatasetConfig, most: int) -> None:

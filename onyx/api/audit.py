@@ -1,12 +1,17 @@
 """The audit log: who did what. A line of JSON in ONYX_HOME/audit.jsonl for each request that may change something,
 takes a model away, or was refused for who sent it."""
 
+import fcntl
 import json
 import logging
 import os
 import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 from starlette.requests import Request
+
+from onyx.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +41,30 @@ def note(request: Request, name: str, route: str, status: int) -> None:
         "made": getattr(request.state, "made", None),
         "status": status,
     }
-    _append(desk.settings.home / "audit.jsonl", json.dumps(line) + "\n")
-
-
-def _append(path: os.PathLike[str], line: str) -> None:
-    """One write to a file opened for appending: lines of several processes do not mix."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        _append(desk.settings, json.dumps(line) + "\n")
     except OSError as error:
         logger.error("the audit log cannot be written: %s", error, extra={"action": "audit_failed"})  # noqa: TRY400
+
+
+def _append(settings: Settings, line: str) -> None:
+    """One write to a file opened for appending: lines of several processes do not mix."""
+    path, most = settings.home / "audit.jsonl", settings.log_bytes
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+        full = 0 < most <= os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    if full:
+        _begin_anew(path, settings)
+
+
+def _begin_anew(path: Path, settings: Settings) -> None:
+    """Number the full file. One process at a time: where another was first, there is none, or one that is not full."""
+    with (settings.run_dir / "audit.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and path.stat().st_size >= settings.log_bytes:
+            handler = RotatingFileHandler(path, backupCount=settings.log_files, delay=True)
+            handler.doRollover()
+            handler.close()

@@ -47,7 +47,7 @@ def with_key(request: Request, keys: Iterable[ApiKey]) -> Caller:
     bearer = kind.lower() == "bearer" and len(secret) <= LONGEST_SECRET
     found = [key for key in keys if bearer and key.opens(secret.strip())]
     if not found:
-        raise _unknown(
+        raise unknown(
             "this service needs an API key: send the header Authorization: Bearer <key> (onyx keys create makes one)"
         )
     key = found[0]
@@ -60,7 +60,7 @@ def without_keys(request: Request, *, allow_anonymous: bool) -> Caller:
     if allow_anonymous or _in_process(request):
         return caller
     if request.client is None or not is_loopback(request.client.host):
-        raise _unknown(
+        raise unknown(
             "without API keys only this host is served: make a key with onyx keys create, or set "
             "ONYX_ALLOW_ANONYMOUS=true where somebody else checks who is asking"
         )
@@ -74,7 +74,8 @@ def is_loopback(name: str) -> bool:
     return name.lower() == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
-def _unknown(message: str) -> ApiError:
+def unknown(message: str) -> ApiError:
+    """401: nobody that this service knows."""
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 

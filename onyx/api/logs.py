@@ -1,22 +1,17 @@
 """The logs of a job's processes, for its owner: without tracebacks, paths of the host or secrets."""
 
 import re
-import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 from onyx.api.schemas.training import LogLine, LogPage
+from onyx.api.scrubbing import scrub
 from onyx.settings import Settings
-
-MOST_CHARACTERS = 2000
-"""Of one line."""
 
 LONGEST_LINE = 2**20
 """A line without end is cut into pieces of so many characters."""
 
 _TRACE = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
-_PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 
 
 def page(settings: Settings, job_id: str, after: int, limit: int) -> LogPage:
@@ -34,15 +29,3 @@ def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
             for line in iter(lambda: file.readline(LONGEST_LINE), ""):
                 if not _TRACE.match(line):
                     yield source, scrub(line.rstrip("\n"), settings)
-
-
-def scrub(line: str, settings: Settings) -> str:
-    """The line without what is the operator's business."""
-    for secret in settings.secrets():
-        line = line.replace(secret, "…")
-    line = line.replace(str(settings.home), "ONYX_HOME").replace(sys.prefix, "PYTHON")
-    return _PATH.sub(_last_part, line)[:MOST_CHARACTERS]
-
-
-def _last_part(match: re.Match[str]) -> str:
-    return f"…/{Path(match.group()).name}"

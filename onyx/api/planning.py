@@ -6,7 +6,7 @@ from typing import Any
 from onyx.api.caller import Caller
 from onyx.api.desk import Desk
 from onyx.api.errors import bad, cannot
-from onyx.api.logs import scrub
+from onyx.api.scrubbing import scrub
 from onyx.jobs.batch_size import optimal_batch_size
 from onyx.memory.device import Device
 

@@ -1,14 +1,15 @@
 """Document 002's API as a router that anybody's FastAPI app can include."""
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
-from onyx.api.deps import BEARER
 from onyx.api.desk import Opening
+from onyx.api.guarded import guarded_router
 from onyx.api.routes import batch_size, cleanup, configs, events, results, stats, training
 from onyx.api.schemas.common import problems
 from onyx.settings import Settings
 
 PREFIX = "/gradient-accumulation"
+_PARTS = (stats, configs, training, events, results, batch_size, cleanup)
 
 
 def make_router(settings: Settings | None = None) -> APIRouter:
@@ -18,12 +19,4 @@ def make_router(settings: Settings | None = None) -> APIRouter:
 
 def router_of(opening: Opening) -> APIRouter:
     """The same on a desk that others share."""
-    router = APIRouter(
-        prefix=PREFIX,
-        dependencies=[Depends(opening), Depends(BEARER)],
-        lifespan=opening.lifespan,
-        responses=problems(),
-    )
-    for part in (stats, configs, training, events, results, batch_size, cleanup):
-        router.include_router(part.router)
-    return router
+    return guarded_router(opening, PREFIX, _PARTS, problems())

@@ -32,7 +32,10 @@ def submit(
     gradient_checkpointing: Annotated[bool, typer.Option(help="Compute activations again to save memory.")] = False,
     evaluation: Annotated[float, typer.Option(help="Share of the samples to hold out and evaluate on.")] = 0.0,
     devices: Annotated[int, typer.Option(min=1, help="On how many devices to train.")] = 1,
-    large_batch: Annotated[bool, typer.Option("--large-batch", help="Take the largest micro-batch that fits.")] = False,
+    large_batch: Annotated[
+        bool,
+        typer.Option("--large-batch", help="Ask for it under its other name: nothing else differs."),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the order and of all random numbers.")] = None,
     user: Annotated[str | None, typer.Option(help="A label; without it, your name here.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it is over.")] = False,

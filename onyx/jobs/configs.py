@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import CursorResult, delete, func, select
 
 from onyx.jobs import jsontext
-from onyx.jobs.creation import check_name
-from onyx.jobs.database import Database
+from onyx.jobs.creation import check_name, lock_owner
+from onyx.jobs.database import Database, Transaction
+from onyx.jobs.errors import QuotaExceededError
 from onyx.jobs.ids import is_id, make_config_id
 from onyx.jobs.records import StoredConfig
 from onyx.jobs.tables import ConfigRow
@@ -15,11 +16,13 @@ from onyx.jobs.tables import ConfigRow
 class Configs(Database):
     """By id and owner; `owner` None is the operator."""
 
-    async def put_config(self, owner: str, config: dict[str, Any]) -> StoredConfig:
-        """Store a new one."""
+    async def put_config(self, owner: str, config: dict[str, Any], *, most: int | None = None) -> StoredConfig:
+        """Store a new one, unless its owner has `most` already."""
         check_name("owner", owner)
         text = jsontext.dump(config)
         async with self.writing() as tx:
+            await lock_owner(tx, owner)
+            await _check_quota(tx, owner, most)
             row = ConfigRow(id=make_config_id(tx.now), owner=owner, config=text, created_at=tx.now, updated_at=tx.now)
             tx.session.add(row)
             return _to_config(row)
@@ -66,6 +69,16 @@ class Configs(Database):
         async with self.writing() as tx:
             result = await tx.session.execute(gone if owner is None else gone.where(ConfigRow.owner == owner))
             return result.rowcount if isinstance(result, CursorResult) else 0
+
+
+async def _check_quota(tx: Transaction, owner: str, most: int | None) -> None:
+    if most is None:
+        return
+    query = select(func.count()).where(ConfigRow.owner == owner)
+    if (await tx.session.execute(query)).scalar_one() >= most:
+        raise QuotaExceededError(
+            f"{most:,} configs are stored, which is the limit: forget one that you no longer need (DELETE /cleanup/ID)"
+        )
 
 
 def _to_config(row: ConfigRow) -> StoredConfig:

@@ -53,7 +53,7 @@ class Creation(Database):
             check_name("idempotency key", idempotency_key)
         body_hash = hashlib.sha256(f"{kind} {jsontext.canonical(spec)}".encode()).hexdigest()
         async with self.writing() as tx:
-            await _lock_owner(tx, owner)
+            await lock_owner(tx, owner)
             if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
                 return to_job(former)
             if again_within is not None and (made := await _made(tx, owner, body_hash, again_within)):
@@ -185,8 +185,8 @@ def check_name(what: str, text: str) -> None:
         raise BadValueError(f"{what} must be 1 to 255 printable characters")
 
 
-async def _lock_owner(tx: Transaction, owner: str) -> None:
-    """One creation per owner at a time: a key makes one job, a quota is kept."""
+async def lock_owner(tx: Transaction, owner: str) -> None:
+    """One creation per owner at a time, of whatever kind: a key makes one job, a quota is kept."""
     dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
     await tx.session.execute(dialect.insert(OwnerRow).values(name=owner).on_conflict_do_nothing())
     await tx.session.execute(select(OwnerRow).where(OwnerRow.name == owner).with_for_update())

@@ -8,6 +8,7 @@ from pathlib import Path
 from onyx.jobs import companions
 from onyx.jobs.detached import is_running, spawn_detached
 from onyx.jobs.lock import is_locked
+from onyx.jobs.runner_log import NAME
 from onyx.settings import Settings
 
 _started: dict[Path, int] = {}
@@ -21,7 +22,7 @@ def start_runner(settings: Settings) -> None:
         if is_locked(settings.run_dir) or starting(settings.run_dir) is not None:
             return
         command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
-        log = settings.run_dir / "runner.log"
+        log = settings.run_dir / NAME
         _started[settings.run_dir] = spawn_detached(command, os.environ | settings.environment(), log)
 
 

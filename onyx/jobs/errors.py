@@ -33,7 +33,7 @@ class IdempotencyConflictError(StoreError):
 
 
 class QuotaExceededError(StoreError):
-    """The owner has as many unfinished jobs as the operator permits."""
+    """The owner has as many unfinished jobs, or stored configs, as the operator permits."""
 
 
 class DiskQuotaError(StoreError):

@@ -34,10 +34,17 @@ class Room:
             f"{f', and this one has {more:,}' if more else ''}: delete trainings or files that you no longer need"
         )
 
+    async def for_files(self, owner: str) -> int | None:
+        """Bytes that an owner's files may take in all, beside its jobs; None without a limit."""
+        limit = self._settings.owner_disk_bytes
+        return None if limit is None else limit - await self._used_by_jobs(owner)
+
     async def used(self, owner: str) -> int:
         """Bytes of an owner's jobs and files."""
-        jobs = await self._store.jobs_of(owner)
-        return await self._store.stored_bytes(owner) + await asyncio.to_thread(self._of_jobs, jobs)
+        return await self._store.stored_bytes(owner) + await self._used_by_jobs(owner)
+
+    async def _used_by_jobs(self, owner: str) -> int:
+        return await asyncio.to_thread(self._of_jobs, await self._store.jobs_of(owner))
 
     def _of_jobs(self, jobs: dict[str, JobStatus]) -> int:
         return sum(self._of_job(job_id, finished=status.terminal) for job_id, status in jobs.items())

@@ -29,6 +29,7 @@ from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
 from onyx.jobs.private import UMASK, private_directory
 from onyx.jobs.room import is_low
+from onyx.jobs.runner_log import runner_log
 from onyx.jobs.spare import CPU
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
@@ -236,10 +237,10 @@ def main() -> None:
     put_on_name("onyx-runner")
     os.umask(UMASK)  # for every helper and rank, too
     settings = Settings()
-    logs.configure(settings)
     embedded = arguments.embedded
     with only_one(settings.run_dir, embedded=True) if embedded else contextlib.nullcontext(True) as alone:
         if alone:
+            logs.configure(settings, handler=runner_log(settings))
             try:
                 asyncio.run(serve(settings, embedded=embedded))
             except WrongHomeError as error:

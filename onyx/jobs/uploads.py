@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sqlalchemy import CursorResult, Select, delete, func, or_, select, tuple_
 
-from onyx.jobs.creation import check_name
-from onyx.jobs.database import Database
-from onyx.jobs.errors import BadValueError
+from onyx.jobs.creation import check_name, lock_owner
+from onyx.jobs.database import Database, Transaction
+from onyx.jobs.errors import BadValueError, DiskQuotaError
 from onyx.jobs.ids import is_id
 from onyx.jobs.tables import FileRow
 
@@ -69,11 +69,13 @@ class Uploads(Database):
         filename: str,
         size: int,
         expires_after: float | None = None,
+        most_bytes: int | None = None,
     ) -> StoredFile:
-        """Note a file whose bytes are in their place."""
+        """Note a file whose bytes are in their place, unless its owner's would take more than `most_bytes` with it."""
         check_name("owner", owner)
         check_name("filename", filename)
         async with self.writing() as tx:
+            await _check_quota(tx, owner, size, most_bytes)
             row = FileRow(
                 id=file_id,
                 owner=owner,
@@ -133,9 +135,8 @@ class Uploads(Database):
 
     async def stored_bytes(self, owner: str) -> int:
         """What an owner's files take."""
-        query = select(func.coalesce(func.sum(FileRow.bytes), 0)).where(FileRow.owner == owner)
         async with self.reading() as session:
-            return int((await session.execute(query)).scalar_one())
+            return int((await session.execute(_stored_bytes(owner))).scalar_one())
 
     async def expired_files(self) -> tuple[StoredFile, ...]:
         """Those whose time is over."""
@@ -143,6 +144,22 @@ class Uploads(Database):
             now = await self._clock.now(session)
             rows = await session.scalars(select(FileRow).where(FileRow.expires_at <= now).limit(1000))
             return tuple(_to_file(row) for row in rows)
+
+
+def _stored_bytes(owner: str) -> Select[int]:
+    return select(func.coalesce(func.sum(FileRow.bytes), 0)).where(FileRow.owner == owner)
+
+
+async def _check_quota(tx: Transaction, owner: str, size: int, most: int | None) -> None:
+    """Two that came at once must not both get the room that is left."""
+    if most is None:
+        return
+    await lock_owner(tx, owner)
+    if (await tx.session.execute(_stored_bytes(owner))).scalar_one() + size > most:
+        raise DiskQuotaError(
+            f"{size:,} bytes are more than is left of what one owner may have here: "
+            "delete trainings or files that you no longer need"
+        )
 
 
 def _page_query(

@@ -45,6 +45,9 @@ class DevicePlan:
     overhead_measured: bool
     """Whether the overhead was measured on this machine, or is what others published for such cards."""
 
+    micro_batch_cost: int = 0
+    """Padded tokens that take as long as a micro-batch does beyond its tokens: how finely a window is cut."""
+
     timing_key: str | None = None
     """Under which a rank stores how long its micro-batches took."""
 
@@ -70,6 +73,9 @@ class Plan:
 
     objective: str = "sft"
     """ "sft", or "dpo": then a sample is a pair."""
+
+    compile: bool = False
+    """Whether the step is compiled. Part of what decides the bits, so no attempt decides it anew."""
 
     max_length: int
     """Tokens of the longest sample, of a pair's longer answer, that the plan provides for."""

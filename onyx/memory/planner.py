@@ -6,8 +6,9 @@ Importing this needs no torch. A plan whose footprint is stored needs it only wh
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+from onyx.memory import compiling
 from onyx.memory.cache import versions
 from onyx.memory.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
@@ -18,6 +19,10 @@ from onyx.memory.recipe import Recipe
 from onyx.memory.shares import split
 from onyx.memory.timing import Timing
 from onyx.memory.timings import stored_timing, timing_key
+
+MICRO_BATCH_COSTS = {"cpu": 64, "cuda": 1024}
+"""Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
+a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,9 @@ class Request:
 
     memory_safety_margin: float = 0.1
     """Part of that which stays free."""
+
+    compile: bool | Literal["auto"] = "auto"
+    """Whether to compile the step; auto: where it pays."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     """By device label, from real probes; of others what ranks have stored is used."""
@@ -101,18 +109,40 @@ def make_plan(request: Request) -> Plan:
         for each in fits
         if each.samples < 1
     ]
-    shares = split(request.window, _weights(able))
-    parts = []
-    for each, share in zip(able, shares, strict=True):
+    taking = []
+    for each, share in zip(able, split(request.window, _weights(able)), strict=True):
         if share:
-            key = timing_key(config, request.recipe, each.device)
-            parts.append(replace(_part(each, share, request, warnings), timing_key=key))
+            taking.append((each, _part(each, share, request, warnings)))
         else:
             warnings.append(f"a window of {request.window} leaves no sample for {each.device.label}")
-    return _assemble(config, request, parts, warnings)
+    fits, parts = [fit for fit, _ in taking], [part for _, part in taking]
+    compiled = _compiles(config, request, fits, parts, warnings)
+    return _assemble(config, request, _named(config, request, fits, parts, compiled), compiled, warnings)
 
 
-def _assemble(config: Any, request: Request, parts: list[DevicePlan], warnings: list[str]) -> Plan:
+def _named(config: Any, request: Request, fits: list[Fit], parts: list[DevicePlan], compiled: bool) -> list[DevicePlan]:
+    """The parts with the names under which their timings are stored."""
+    keys = [timing_key(config, request.recipe, each.device, compiled=compiled) for each in fits]
+    return [replace(part, timing_key=key) for part, key in zip(parts, keys, strict=True)]
+
+
+def _compiles(config: Any, request: Request, fits: list[Fit], parts: list[DevicePlan], warnings: list[str]) -> bool:
+    """As asked for, or where it pays."""
+    if request.compile is False:
+        return False
+    obstacle = compiling.obstacle(request, fits)
+    if obstacle is not None:
+        if request.compile is True:
+            warnings.append(f"the step is not compiled: {obstacle}")
+        return False
+    if request.compile is True:
+        return True
+    _, seconds = _seconds(request, _named(config, request, fits, parts, False))
+    known = all(stored_timing(each.timing_key or "") for each in _named(config, request, fits, parts, True))
+    return compiling.pays(request, fits, seconds, known=known)
+
+
+def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: bool, warnings: list[str]) -> Plan:
     recipe = request.recipe
     steps = request.accumulation_steps or ceil(request.window / sum(each.micro_batch for each in parts))
     if request.window < request.effective_batch:
@@ -127,6 +157,7 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], warnings: 
         precision=recipe.precision,
         gradient_checkpointing=recipe.gradient_checkpointing,
         objective=recipe.objective,
+        compile=compiled,
         max_length=request.longest,
         window=request.window,
         accumulation_steps=steps,
@@ -160,6 +191,7 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
         low=live,
         high=fit.high(live),
         overhead_measured=fit.overhead.measured,
+        micro_batch_cost=MICRO_BATCH_COSTS[fit.device.kind],
     )
 
 

@@ -4,7 +4,7 @@ Loss is the sum over label tokens (or samples) divided by the window's weight; l
 so that no copy of the logits is made; nothing keeps the logits alive in backward but autograd itself.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -16,9 +16,6 @@ from onyx.memory.recipe import Precision
 
 IGNORED = -100
 """The label of a token that does not count."""
-
-Look = Callable[[torch.Tensor, torch.Tensor], object]
-"""Is shown logits (tokens, vocabulary), without a gradient, and their labels."""
 
 AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -75,14 +72,21 @@ def autocast(precision: Precision, device: str) -> AbstractContextManager[object
     return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype)
 
 
-def loss_sum(model: nn.Module, batch: Batch, look: Look | None = None) -> torch.Tensor:
-    """Sum of the losses of all label tokens, or of all samples of a classifier. Somebody may look at the logits."""
+def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Sum of the losses of all label tokens, or of all samples of a classifier."""
+    return loss_of(logits_of(model, batch), batch.labels.flatten())
+
+
+def logits_of(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """(tokens, vocabulary), or (samples, classes)."""
     masked = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
     cached = {} if batch.attention_mask is not None else {"use_cache": False}
-    logits = model(input_ids=batch.input_ids, **masked, **cached).logits.flatten(0, -2)
-    labels = batch.labels.flatten()
-    if look is not None:
-        look(logits.detach(), labels)  # before the loss makes more of their size: so a glance is never the peak
+    logits: torch.Tensor = model(input_ids=batch.input_ids, **masked, **cached).logits
+    return logits.flatten(0, -2)
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum of their losses."""
     return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
 
 

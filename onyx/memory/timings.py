@@ -11,13 +11,15 @@ from onyx.memory.recipe import Recipe
 from onyx.memory.timing import Timing
 
 
-def timing_key(config: Any, recipe: Recipe, device: Device) -> str:
+def timing_key(config: Any, recipe: Recipe, device: Device, *, compiled: bool = False) -> str:
     """A name for all that a timing depends on. It goes with the plan, so that a rank need not make it again."""
     key = footprint_key(config, recipe, device.kind)
     key.pop("beyond_window")
     if recipe.method == "lora":  # a plan for nobody's job yet does not know which layers will be adapted
         key["lora"] = {"r": recipe.lora.r, "dropout": recipe.lora.dropout}
     key |= {"name": device.name, "threads": device.cores}
+    if compiled:
+        key["compiled"] = True
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
 
 

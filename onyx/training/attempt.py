@@ -41,6 +41,9 @@ class Share(Frozen):
     token_budget: int = Field(ge=1)
     """Padded tokens of one micro-batch."""
 
+    micro_batch_cost: int = Field(default=0, ge=0)
+    """Padded tokens that would take the time which a micro-batch takes whatever its size: how finely to cut."""
+
     memory_bytes: int | None = None
     """What this rank may use; on the CPU enforced by an rlimit."""
 
@@ -63,6 +66,10 @@ class Attempt(Frozen):
 
     remote_code: bool = False
     """Whether the operator lets this model run code of its own."""
+
+    compile_dir: Path | None = None
+    """Where compiled graphs are kept between jobs; None where the plan does not compile. The one place with pickle in
+    it: no job's data, and nobody's but the operator's to write."""
 
     data_dir: Path
     job_dir: Path

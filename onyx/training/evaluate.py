@@ -38,7 +38,9 @@ def evaluate(run: Run, samples: Data) -> Score | None:
     """Every rank scores its share; all learn the sum. None when a rank was told to stop."""
     everything = np.arange(len(samples.lengths))
     mine = run.share_of(everything, samples)
-    score = score_share(run.worker, samples, micro_batches(mine, samples.lengths, run.budget))
+    score = score_share(
+        run.worker, samples, micro_batches(mine, samples.lengths, run.budget, run.share.micro_batch_cost)
+    )
     result = run.ranks.vote(Ballot(stop=run.worker.stop.requested, told=astuple(score)))
     if result.stop:
         return None

@@ -35,7 +35,12 @@ def train(run: Run) -> Ending:
         began = time.monotonic()
         window = run.next_window()
         share = run_share(
-            worker, window.share, budget=run.relaxed_budget(), weight=window.weight, update=progress.update
+            worker,
+            window.share,
+            budget=run.relaxed_budget(),
+            cost=run.share.micro_batch_cost,
+            weight=window.weight,
+            update=progress.update,
         )
         agreed = agree(run, share, window.number)
         if agreed.stop:

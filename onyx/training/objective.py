@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from onyx.memory.preference import ROWS, blank_pairs, preference_loss, reward_margins
-from onyx.memory.step import IGNORED, Batch, blank_batch, loss_sum
-from onyx.training.accuracy import count_right
+from onyx.memory.step import IGNORED, Batch, blank_batch
+from onyx.training.accuracy import Loss, loss_and_right
 from onyx.training.spec import TrainingSpec
 
 
@@ -41,13 +41,15 @@ class Objective(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Imitate:
     """Supervised: every label token counts."""
 
+    loss: Loss = loss_and_right
+
     def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        right: list[Tensor] = []
-        loss = loss_sum(model, batch, lambda *seen: right.append(count_right(*seen)))
-        return Measured(loss, torch.stack(right).sum(0, keepdim=True))
+        loss, right = self.loss(model, batch)
+        return Measured(loss, right[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, -2).float()
@@ -78,5 +80,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec) -> Objective:
-    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate()
+def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right) -> Objective:
+    """`loss` may be a compiled one."""
+    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss)

@@ -64,6 +64,7 @@ def plan_job(
             accumulation_steps=spec.accumulation_steps,
             max_memory_usage=spec.max_memory_usage,
             memory_safety_margin=spec.memory_safety_margin,
+            compile=training.compile,
         )
     except DoesNotFitError as error:
         raise UserError("does_not_fit", str(error)) from error
@@ -129,6 +130,7 @@ def _shares(made: Plan, devices: Sequence[Device]) -> list[Share]:
             threads=by_label[part.label].cores or 1,
             share=part.share / made.window,
             token_budget=part.token_budget,
+            micro_batch_cost=part.micro_batch_cost,
             memory_bytes=part.usable,
         )
         for part in made.devices

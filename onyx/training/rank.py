@@ -19,8 +19,10 @@ from onyx.accumulation.precision import Precision, grad_scaler
 from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 from onyx.memory.cpu import is_out_of_memory
 from onyx.training import checkpoint, lifeline
+from onyx.training.accuracy import loss_and_right
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Attempt, Exit, Share
+from onyx.training.compiled import CompiledLoss
 from onyx.training.control import Control
 from onyx.training.data.pairs import open_data
 from onyx.training.device import device_of, ready_device
@@ -132,10 +134,12 @@ def _worker(attempt: Attempt, share: Share, stop: Stop, scaler: dict[str, Any]) 
         device=device,
         remote_code=attempt.remote_code,
     )
+    compiled = CompiledLoss(attempt.compile_dir) if attempt.compile_dir is not None else None
     return Worker(
         model=model,
         samples=open_data(attempt.data_dir),
-        objective=objective_of(spec),
+        objective=objective_of(spec, compiled or loss_and_right),
+        compiled=compiled,
         device=device,
         precision=attempt.precision,
         scaling=_scaling(attempt, device, scaler),

@@ -80,7 +80,8 @@ class Run:
         """This rank's share of some samples."""
         plan = self.attempt.shares
         budget = sum(share.token_budget for share in plan) // len(plan)
-        return shares(chosen, samples.lengths, [share.share for share in plan], budget)[self.ranks.rank]
+        parts, cost = [share.share for share in plan], plan[0].micro_batch_cost
+        return shares(chosen, samples.lengths, parts, budget, cost)[self.ranks.rank]
 
     @property
     def accumulation_steps(self) -> int:

@@ -40,12 +40,12 @@ class ShareResult:
     """Tokens of a sample that does not fit even alone; 0 when all do."""
 
 
-def run_share(worker: Worker, share: Indices, *, budget: int, weight: float, update: int) -> ShareResult:
+def run_share(worker: Worker, share: Indices, *, budget: int, weight: float, update: int, cost: int = 0) -> ShareResult:
     """Forward and backward of all of it, or of none. Left half done when the rank was told to stop."""
     retries = in_backward = 0
     while True:
         # A window that weighs nothing has nothing to teach.
-        cut = micro_batches(share, worker.samples.lengths, budget) if weight else []
+        cut = micro_batches(share, worker.samples.lengths, budget, cost) if weight else []
         window = Window(length=max(1, len(cut)), weight=weight)
         sums: list[Tensor] = []
         short = _run(worker, cut, window, update, sums)

@@ -95,6 +95,9 @@ class TrainingSpec(Frozen):
 
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     gradient_checkpointing: bool = False
+    compile: bool | Literal["auto"] = "auto"
+    """Whether the step is compiled; auto: where the plan's expected time says that it pays."""
+
     deterministic: bool = True
     early_stopping_patience: Count | None = None
     """Evaluations without improvement after which training stops."""

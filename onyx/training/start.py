@@ -4,6 +4,7 @@ from onyx.accumulation.boundary import clear
 from onyx.memory.cpu import limit_memory
 from onyx.memory.heap import trim_heap
 from onyx.training.agree import agree
+from onyx.training.graphs import make_graphs
 from onyx.training.oom import watch_memory
 from onyx.training.probe import report
 from onyx.training.run import Run
@@ -14,6 +15,8 @@ def start(run: Run) -> None:
     """Everything that only a first window would take is taken now: buffers of the exchange, too."""
     progress = run.progress
     held = run.worker.held(run.optimizer)
+    if run.worker.compiled is not None:
+        make_graphs(run.worker, run.worker.compiled, run.budget, progress.steering.window, run.record.events)
     watch_memory(held)
     seconds: Seconds = {}
     share = warm_up(run.worker, run.budget, progress.steering.window, seconds)

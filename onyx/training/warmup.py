@@ -23,12 +23,13 @@ def warm_up(worker: Worker, budget: int, window: int, seconds: Seconds | None = 
     too, and not timed: it pays for what a process does once.
     """
     retries = 0
-    shortest = (1, int(worker.samples.lengths.min()))
+    # One row alone would be run without its graph, where the step is compiled.
+    shortest = (2 if worker.compiled else 1, int(worker.samples.lengths.min()))
     seconds = {} if seconds is None else seconds
     while True:
         shapes = [shortest, *worst_shapes(worker.samples.lengths, budget, window), shortest]
         seconds.clear()
-        short = next((shape for shape in shapes if not _fits(worker, *shape, seconds)), None)
+        short = next((shape for shape in shapes if not fits(worker, *shape, seconds)), None)
         if short is None:
             return ShareResult(window=Window(length=1), budget=budget, retries=retries)
         free(worker.parameters)
@@ -48,7 +49,8 @@ def worst_shapes(lengths: Lengths, budget: int, window: int) -> list[tuple[int, 
     return [longest] if largest == longest else [longest, largest]
 
 
-def _fits(worker: Worker, samples: int, length: int, seconds: Seconds) -> bool:
+def fits(worker: Worker, samples: int, length: int, seconds: Seconds) -> bool:
+    """Forward and backward of a blank micro-batch; False when memory runs out."""
     began = time.perf_counter()
     try:
         worker.seed_generators()

@@ -12,6 +12,7 @@ from onyx.accumulation.scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
 from onyx.memory.recipe import Precision
 from onyx.memory.step import Batch, autocast
+from onyx.training.compiled import CompiledLoss
 from onyx.training.objective import Measured, Objective
 from onyx.training.order import Indices, mix
 from onyx.training.samples import Data, batch_of
@@ -30,6 +31,7 @@ class Worker:
     scaling: Scaling
     seed: int
     stop: Stop
+    compiled: CompiledLoss | None = None
     parameters: list[Parameter] = field(default_factory=list)
     """What is trained."""
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +142,25 @@ def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: Ser
         text = json.dumps(page)
         assert str(server.settings.home) not in text
         assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: Server, method: str) -> None:
+    """All that both APIs say of a training that ended well, but for model_path, and all that they give away.
+
+    An adapter's own files name the directory of its base, from which PEFT loads it here: docs/serving.md says so.
+    """
+    training_id = make(http, body(training_config={"epochs": 1, "method": method}), wait=60)["training_id"]
+    schema = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    left_out = ("{file_id}", "/model") if method == "lora" else ("{file_id}",)
+    looks = [path for path, methods in schema.items() if "get" in methods and not path.endswith(left_out)]
+    names = re.compile(r"\{(training_id|fine_tuning_job_id)\}")
+    for path in looks:
+        where = f"{server.url}{names.sub(training_id, path)}"
+        text = httpx.get(where, params={"model_name": "onyx/tiny", "limit": 100}, timeout=60).text
+        text = re.sub(r'"model_path":"[^"]*"', "", text)
+        for secret in (str(server.settings.home), str(server.settings.data_root), sys.prefix):
+            assert secret not in text, path
 
 
 def test_pause_and_resume(http: httpx.Client) -> None:

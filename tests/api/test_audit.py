@@ -1,6 +1,8 @@
 import json
 import re
 import stat
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -59,3 +61,51 @@ def test_a_full_disk_costs_the_line_and_not_the_request(
     (here.home / "audit.jsonl").mkdir()
     assert client.post(f"{AT}/config", json={}).status_code == 200
     assert "audit log cannot be written" in caplog.text
+
+
+def test_a_full_log_begins_anew_and_the_oldest_goes(here: Settings) -> None:
+    with service(here.model_copy(update={"log_bytes": 1000, "log_files": 2})) as client:
+        for number in range(40):
+            client.post(f"{AT}/config", json={}, headers={"X-Request-Id": f"r-{number}"})
+    files = [here.home / f"audit.jsonl{end}" for end in (".2", ".1", "")]
+    assert sorted(here.home.glob("audit.jsonl*")) == sorted(path for path in files if path.exists())
+    assert all(path.stat().st_size < 1500 and stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files[:2])
+    kept = [json.loads(line)["request_id"] for path in files if path.exists() for line in path.read_text().splitlines()]
+    assert kept == [f"r-{number}" for number in range(40 - len(kept), 40)], "in order, and none lost but the oldest"
+    assert len(kept) < 40
+
+
+def test_a_log_that_somebody_else_sees_to_only_grows(here: Settings) -> None:
+    with service(here.model_copy(update={"log_bytes": 0})) as client:
+        for _ in range(10):
+            client.post(f"{AT}/config", json={})
+    assert len(lines(here)) == 10
+    assert not list(here.home.glob("audit.jsonl.*"))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from starlette.requests import Request
+from onyx.api import audit
+from onyx.settings import Settings
+
+settings = Settings(home=Path(sys.argv[1]), log_bytes=4000, log_files=100)
+for number in range(200):
+    request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
+    request.state.desk, request.state.request_id = SimpleNamespace(settings=settings), f"{sys.argv[2]}-{number}"
+    audit.note(request, "name", "/route", 200)
+"""
+
+
+def test_several_processes_lose_no_line(here: Settings) -> None:
+    here.run_dir.mkdir(parents=True)
+    command = [sys.executable, "-c", WRITER, str(here.home)]
+    writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    files = list(here.home.glob("audit.jsonl*"))
+    found = [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
+    assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(200))
+    assert len(files) > 10
+    assert all(path.stat().st_size < 6000 for path in files)

@@ -1,3 +1,8 @@
+import asyncio
+
+import pytest
+
+from onyx.jobs.errors import QuotaExceededError
 from onyx.jobs.store import Store
 from tests.jobs.world import World
 
@@ -32,3 +37,15 @@ async def test_change_list_and_forget(store: Store) -> None:
     assert await store.update_config("../x", {}) is None
     assert await store.delete_configs("ann") == 1
     assert await store.list_configs("ann") == ()
+
+
+async def test_an_owner_has_so_many_and_no_more(store: Store) -> None:
+    made = await asyncio.gather(*(store.put_config("ann", {"n": n}, most=3) for n in range(8)), return_exceptions=True)
+    refused = [each for each in made if isinstance(each, QuotaExceededError)]
+    assert (len(refused), len(await store.list_configs("ann"))) == (5, 3)
+    assert "3 configs are stored" in str(refused[0])
+    await store.put_config("bob", {"n": 1}, most=3)
+    assert await store.delete_config((await store.list_configs("ann"))[0].id, "ann")
+    await store.put_config("ann", {"n": 9}, most=3)
+    with pytest.raises(QuotaExceededError):
+        await store.put_config("ann", {"n": 10}, most=3)

@@ -1,8 +1,9 @@
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from onyx.jobs.errors import BadValueError
+from onyx.jobs.errors import BadValueError, DiskQuotaError
 from onyx.jobs.ids import make_file_id
 from onyx.jobs.store import Store
 from onyx.jobs.uploads import SUFFIXES, StoredFile, suffix_of
@@ -21,6 +22,15 @@ async def test_a_file_belongs_to_its_owner(store: Store) -> None:
     assert await store.list_files("bob") == ((), False)
     assert await store.delete_file(file.id, "ann")
     assert await store.get_file(file.id) is None
+
+
+async def test_files_that_come_at_once_share_what_is_left(store: Store) -> None:
+    async def one() -> StoredFile:
+        return await store.put_file(make_file_id(), "ann", purpose="p", filename="f", size=40, most_bytes=100)
+
+    made = await asyncio.gather(*(one() for _ in range(6)), return_exceptions=True)
+    assert [type(each) for each in made].count(DiskQuotaError) == 4
+    assert await store.stored_bytes("ann") == 80
 
 
 @pytest.mark.parametrize(

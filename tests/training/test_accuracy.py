@@ -1,5 +1,7 @@
 """How many labels the model has right: counted once each, however a window is cut, and at no cost in memory."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ from onyx.memory.counter import Counter
 from onyx.memory.model import build
 from onyx.memory.recipe import Precision, Recipe
 from onyx.memory.step import IGNORED, autocast, blank_batch, loss_sum
-from onyx.training.accuracy import count_right
+from onyx.training.accuracy import count_right, loss_and_right
+from onyx.training.compiled import CompiledLoss
 from onyx.training.metrics import read_rows
 from onyx.training.objective import Imitate
 from onyx.training.run import Run
@@ -74,11 +77,25 @@ def test_counting_is_never_the_peak(precision: Precision) -> None:
     model = build(config, Recipe(model=config), "cpu")
     batch = blank_batch(3, 64, causal=True)
     peaks = []
-    for look in (None, count_right):
+    for forward in (loss_sum, lambda *given: loss_and_right(*given)[0]):
         with Counter() as counter:
             with autocast(precision, "cpu"):
-                loss = loss_sum(model, batch, look)
+                loss = forward(model, batch)
             loss.backward()
         peaks.append(counter.peak)
         model.zero_grad(set_to_none=True)
     assert peaks[0] == peaks[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_compiled_step_counts_alike(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_inline(job)
+    job.model = job.dir / "model"  # one that has something right
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back what was there
+    compiled = CompiledLoss(tmp_path / "compiled")
+    with inline(job.twin("compiled")) as run:
+        batch = batch_of(run.worker.samples, np.arange(16), run.worker.device)
+        (loss, right), (expected, number) = (take(run.worker.model, batch) for take in (compiled, loss_and_right))
+    assert right.item() == number.item() > 0
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

@@ -56,6 +56,32 @@ def test_micro_batches_keep_to_the_budget(lengths: list[int], budget: int) -> No
     assert first == sorted(first, reverse=True)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9), budget=st.integers(1, 200), cost=st.integers(1, 90)
+)
+def test_no_other_cut_is_quicker(lengths: list[int], budget: int, cost: int) -> None:
+    share = longest_first(np.arange(len(lengths)), np.array(lengths))
+    widths: list[int] = [lengths[sample] for sample in share.tolist()]
+
+    def quickest(start: int) -> int:
+        """By trying all."""
+        if start == len(widths):
+            return 0
+        most = max(1, budget // widths[start])
+        sizes = range(1, min(most, len(widths) - start) + 1)
+        return min(cost + size * widths[start] + quickest(start + size) for size in sizes)
+
+    cut = micro_batches(share, np.array(lengths), budget, cost)
+    assert np.concatenate(cut).tolist() == share.tolist()
+    assert all(len(chosen) * lengths[chosen[0]] <= budget or len(chosen) == 1 for chosen in cut)
+    assert sum(cost + len(chosen) * lengths[chosen[0]] for chosen in cut) == quickest(0)
+
+
+def test_a_large_budget_does_not_pad_the_short_to_the_longest() -> None:
+    lengths = np.array([200, 190, 10, 10, 10, 10])
+    assert [len(chosen) for chosen in micro_batches(np.arange(6), lengths, 10_000, 64)] == [2, 4]
+
+
 @given(lengths=LENGTHS, parts=PARTS, budget=st.integers(1, 2000))
 def test_the_same_window_is_always_cut_the_same(lengths: list[int], parts: list[float], budget: int) -> None:
     array = np.array(lengths)

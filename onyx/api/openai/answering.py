@@ -16,6 +16,7 @@ from onyx.api.openai.schemas.jobs import (
     MethodOf,
     Numbers,
 )
+from onyx.api.scrubbing import scrub_error
 from onyx.jobs.answering import plan_of
 from onyx.jobs.ids import is_id, result_file_id
 from onyx.jobs.status import JobStatus
@@ -40,7 +41,7 @@ async def answers_of(jobs: Sequence[Job], desk: Desk) -> list[JobObject]:
     """One look at the store for all of their result files."""
     ids = [result_file_id(job.id) for job in jobs if job.status is JobStatus.SUCCEEDED]
     there = await desk.store.files_there(ids) if ids else frozenset()
-    return [job_answer(job, there) for job in jobs]
+    return [job_answer(scrub_error(job, desk.settings), there) for job in jobs]
 
 
 async def answer_of(job: Job, desk: Desk) -> JobObject:

@@ -14,6 +14,7 @@ from onyx.api.openai.errors import wrong
 from onyx.api.openai.fine_tuned import find_model, is_fine_tuned
 from onyx.api.openai.naming import base_of
 from onyx.api.openai.schemas.jobs import DpoHyperparameters, Hyperparameters, JobBody, OnyxOptions
+from onyx.api.scrubbing import scrub
 from onyx.jobs.addresses import AddressError, addresses_of, parse
 from onyx.jobs.asking import job_spec
 from onyx.jobs.ids import is_id
@@ -71,7 +72,7 @@ async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> Asked:
             wandb=body.integrations[0].wandb if body.integrations else None,
         )
     except ValueError as error:
-        raise wrong(str(error), "onyx") from None
+        raise wrong(scrub(str(error), desk.settings), "onyx") from None
     return Asked(spec, base.owner)
 
 

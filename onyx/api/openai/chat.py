@@ -28,7 +28,9 @@ from onyx.api.openai.schemas.chat import (
     Usage,
 )
 from onyx.api.openai.tried import tried_model
+from onyx.api.scrubbing import scrub
 from onyx.jobs.trying import Talk
+from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.trial import End, Said
 
@@ -64,10 +66,10 @@ async def create_chat_completion(
     question = question_of(body, desk.settings)
     tried = await tried_model(body.model, desk, caller)
     talk = desk.trier.ask(tried, question, caller.name)
-    answer = Answering(body.model)
+    answer = Answering(body.model, desk.settings)
     if not body.stream:
         return await _while_connected(request, talk, answer.whole(talk))
-    first = await _while_connected(request, talk, _first(talk))
+    first = await _while_connected(request, talk, answer.next(talk))
     usage = body.stream_options is not None and body.stream_options.include_usage
     return TalkResponse(talk, answer.chunks(first, talk, usage=usage))
 
@@ -77,12 +79,20 @@ class Answering:
     """One answer in OpenAI's shapes."""
 
     model: str
+    settings: Settings
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
+    async def next(self, talk: Talk) -> Said:
+        """The next piece. Whatever is wrong with a question shows before the first, while a status can still say so."""
+        said = await talk.next()
+        if said.failure is not None:
+            raise self._problem(said.failure)
+        return said
+
     async def whole(self, talk: Talk) -> ChatCompletion:
         pieces = []
-        while (said := _checked(await talk.next())).end is None:
+        while (said := await self.next(talk)).end is None:
             pieces.append(said.text)
         end = said.end
         choice = ChatChoice(message=ChatMessage(content="".join(pieces)), finish_reason=end.reason)
@@ -95,7 +105,7 @@ class Answering:
         try:
             while said.end is None:
                 yield self._chunk(Delta(content=said.text))
-                said = _checked(await talk.next())
+                said = await self.next(talk)
         except ApiError as error:  # the status is sent already: the client knows this event as an error
             yield format_sse_event(data_str=error_answer(error).model_dump_json())
             return
@@ -103,6 +113,13 @@ class Answering:
         if usage:
             yield self._event([], _usage(said.end))
         yield DONE
+
+    def _problem(self, failure: Failure) -> ApiError:
+        """Words of the process that has the model: paths of the host stay with the operator."""
+        wait = RETRY_SECONDS.get(failure.code)
+        headers = {"Retry-After": str(wait)} if wait else None
+        status, message = _STATUS.get(failure.code, 400), scrub(failure.message, self.settings)
+        return ApiError(status, message, code=failure.code, param=failure.param, headers=headers)
 
     def _chunk(self, delta: Delta) -> bytes:
         return self._event([ChunkChoice(delta=delta)])
@@ -124,11 +141,6 @@ class TalkResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._talk.close()
-
-
-async def _first(talk: Talk) -> Said:
-    """The first piece: whatever is wrong with a question shows before it, while a status can still say so."""
-    return _checked(await talk.next())
 
 
 async def _while_connected(request: Request, talk: Talk, work: Coroutine[Any, Any, T]) -> T:
@@ -154,19 +166,6 @@ def _nobody() -> NoReturn:
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _checked(said: Said) -> Said:
-    if said.failure is not None:
-        raise _problem(said.failure)
-    return said
-
-
-def _problem(failure: Failure) -> ApiError:
-    wait = RETRY_SECONDS.get(failure.code)
-    headers = {"Retry-After": str(wait)} if wait else None
-    status = _STATUS.get(failure.code, 400)
-    return ApiError(status, failure.message, code=failure.code, param=failure.param, headers=headers)
 
 
 def _usage(end: End) -> Usage:

@@ -10,6 +10,7 @@ from onyx.api.openai.errors import wrong
 from onyx.api.openai.naming import event_id, read_event_id
 from onyx.api.openai.route import OpenAIRoute
 from onyx.api.openai.schemas.jobs import EventObject, EventPage
+from onyx.api.scrubbing import scrub_event
 from onyx.jobs.records import StoredEvent
 
 router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
@@ -27,7 +28,8 @@ async def list_events(
     if after is not None and before is None:
         raise wrong(f"{job.id} has no event {after[:80]!r} to list after", "after")
     events = await desk.store.list_events(job.id, after=before, limit=limit, newest_first=True)
-    return EventPage(data=[event_answer(event) for event in events], has_more=bool(events) and events[-1].seq > 1)
+    shown = [event_answer(scrub_event(event, desk.settings)) for event in events]
+    return EventPage(data=shown, has_more=bool(events) and events[-1].seq > 1)
 
 
 def event_answer(event: StoredEvent) -> EventObject:

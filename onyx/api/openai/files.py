@@ -22,6 +22,9 @@ router = APIRouter(route_class=OpenAIRoute, tags=["files"])
 
 FileId = Annotated[str, InPath(max_length=128)]
 _SHORTEST, _LONGEST = 3600, 2_592_000
+_AROUND = 2**17
+"""Bytes of a request that are not the file's, at most: its other parts, and what stands between them."""
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -38,14 +41,18 @@ FileDep = Annotated[StoredFile, Depends(_file)]
 @router.post("/files", openapi_extra=UPLOAD)
 async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> FileObject:
     """Upload a file. Its lines are checked when a job is made of it, so this is as fast as the disk."""
+    room, kind = desk.home.room, request.headers.get("content-type", "")
+    refusal = await room.refusal(caller.name, _at_least(request))
     try:
-        file_id, form, part = await receive(desk.settings, request.headers.get("content-type", ""), request.stream())
+        file_id, form, part = await receive(desk.settings, kind, request.stream(), refusal)
     except ClientDisconnect:
         raise wrong("the upload was broken off", "file", code="invalid_multipart") from None
     except OSError as error:
         raise _no_room(error) from error
     try:
         filename, seconds = _checked(form)
+        if (refusal := await room.refusal(caller.name, form.size)) is not None:
+            raise refusal
         with in_place(desk.settings, file_id, filename, part):
             stored = await desk.store.put_file(
                 file_id,
@@ -54,6 +61,7 @@ async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> Fil
                 filename=filename,
                 size=form.size,
                 expires_after=seconds,
+                most_bytes=await room.for_files(caller.name),
             )
     finally:
         part.unlink(missing_ok=True)
@@ -118,6 +126,12 @@ def file_answer(file: StoredFile) -> FileObject:
         filename=file.filename,
         purpose=file.purpose,
     )
+
+
+def _at_least(request: Request) -> int:
+    """How large the file is at least, by what the request says of itself; 0 where it says nothing."""
+    announced = request.headers.get("content-length", "")
+    return max(0, int(announced[:20]) - _AROUND) if announced.isascii() and announced.isdigit() else 0
 
 
 def _checked(form: Form) -> tuple[str, float | None]:

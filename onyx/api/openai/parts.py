@@ -32,9 +32,9 @@ class Form:
 
 
 class FormReader:
-    """Parses one body. The file's bytes go to `path`, and are counted."""
+    """Parses one body. The file's bytes go to `path`, and are counted; those of one not to `keep` are only counted."""
 
-    def __init__(self, content_type: str, path: Path, most_bytes: int) -> None:
+    def __init__(self, content_type: str, path: Path, most_bytes: int, *, keep: bool = True) -> None:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
@@ -42,6 +42,7 @@ class FormReader:
         self.form = Form()
         self._path = path
         self._most = most_bytes
+        self._keep = keep
         self._file: BinaryIO | None = None
         self._block = bytearray()
         self._header, self._value = bytearray(), bytearray()
@@ -87,7 +88,7 @@ class FormReader:
 
     async def _write(self) -> None:
         block, self._block = bytes(self._block), bytearray()
-        if self._file is not None and self.form.size <= self._most:
+        if self._file is not None and self._keep and self.form.size <= self._most:
             await asyncio.to_thread(self._file.write, block)
 
     def _begin(self) -> None:

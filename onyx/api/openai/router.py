@@ -1,16 +1,17 @@
 """OpenAI's API as a router that anybody's FastAPI app can include, under any prefix."""
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
-from onyx.api.deps import BEARER
 from onyx.api.desk import Opening
 from onyx.api.errors import ApiError
+from onyx.api.guarded import guarded_router
 from onyx.api.openai import chat, checkpoints, events, files, jobs, models
 from onyx.api.openai.errors import PROBLEMS
 from onyx.api.openai.route import OpenAIRoute
 from onyx.settings import Settings
 
 PREFIX = "/v1"
+_PARTS = (files, jobs, events, checkpoints, models, chat)
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -21,14 +22,7 @@ def make_openai_router(settings: Settings | None = None) -> APIRouter:
 
 def openai_router_of(opening: Opening) -> APIRouter:
     """The same on a desk that others share."""
-    router = APIRouter(
-        prefix=PREFIX,
-        dependencies=[Depends(opening), Depends(BEARER)],
-        lifespan=opening.lifespan,
-        responses=dict(PROBLEMS),
-    )
-    for part in (files, jobs, events, checkpoints, models, chat):
-        router.include_router(part.router)
+    router = guarded_router(opening, PREFIX, _PARTS, PROBLEMS)
     router.include_router(_rest())
     return router
 

@@ -18,18 +18,26 @@ STALE_SECONDS = 3600.0
 _PART = ".part-"
 
 
-async def receive(settings: Settings, content_type: str, stream: AsyncIterator[bytes]) -> tuple[str, Form, Path]:
-    """A new file's id, what was said of it, and its bytes: still under the name that nobody looks for."""
+async def receive(
+    settings: Settings, content_type: str, stream: AsyncIterator[bytes], refusal: Exception | None = None
+) -> tuple[str, Form, Path]:
+    """A new file's id, what was said of it, and its bytes: still under the name that nobody looks for.
+
+    A `refusal` is raised when all has been read, and nothing was written: a client that still sends hears no answer.
+    """
     folder = settings.home / "uploads"
     folder.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(_remove_stale, folder)
     file_id = make_file_id()
     part = folder / f"{_PART}{file_id}"
     try:
-        form = await FormReader(content_type, part, settings.upload_bytes).read(stream)
+        form = await FormReader(content_type, part, settings.upload_bytes, keep=refusal is None).read(stream)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    if refusal is not None:
+        part.unlink()
+        raise refusal
     return file_id, form, part
 
 

@@ -23,7 +23,7 @@ LIVE = frozenset({"accumulation_steps", "gradient_clipping"})
 @router.post("/config", responses=problems(*WITH_BODY))
 async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigMade:
     """Keep a config for later jobs."""
-    stored = await desk.store.put_config(caller.name, body.model_dump())
+    stored = await desk.store.put_config(caller.name, body.model_dump(), most=desk.settings.configs_per_owner)
     return ConfigMade(
         training_id=stored.id,
         config=stored.config,

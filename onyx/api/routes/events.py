@@ -13,10 +13,10 @@ from starlette.responses import Response, StreamingResponse
 from onyx.api.caller import Caller
 from onyx.api.deps import CallerDep, DeskDep, JobDep
 from onyx.api.desk import Desk
-from onyx.api.logs import scrub
 from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
+from onyx.api.scrubbing import scrub_event
 from onyx.jobs.records import StoredEvent
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
@@ -87,5 +87,5 @@ async def _parts(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIt
 
 def event_answer(event: StoredEvent, desk: Desk) -> EventAnswer:
     """What its owner may read of it: paths of the host stay with the operator."""
-    fields = asdict(event) | {"message": scrub(event.message, desk.settings)}
+    fields = asdict(scrub_event(event, desk.settings))
     return EventAnswer(**{name: fields[name] for name in EventAnswer.model_fields})

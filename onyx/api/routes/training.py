@@ -1,20 +1,18 @@
 """Trainings: made, looked at, stopped, gone on with, deleted."""
 
-import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response, status
+from fastapi import APIRouter, Depends, Query
 
 from onyx.api.answering import answer_of
-from onyx.api.asking import spec_of
 from onyx.api.deps import CallerDep, DeskDep, JobDep, TrainingId
 from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
-from onyx.api.schemas.training import TrainingAnswer, TrainingBody, TrainingPage
+from onyx.api.schemas.training import TrainingAnswer, TrainingPage
+from onyx.api.waiting import Asked
 from onyx.jobs.ids import JobKind
 from onyx.jobs.status import JobStatus
 from onyx.jobs.tidying import remove_job
-from onyx.jobs.values import Job
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
@@ -23,43 +21,17 @@ _CREATED: dict[int | str, dict[str, Any]] = {
     **problems(*WITH_BODY, 404),
 }
 
-LOOK_SECONDS = 1.0
-"""Between two looks at whether a client that waits is still there."""
-
-Wait = Annotated[
-    float | None, Query(ge=0, le=3600, description="Answer 200 when the training ends within so many seconds")
-]
-IdempotencyKey = Annotated[
-    str | None, Header(max_length=255, description="The same key and body give the same training, however often")
-]
-
 
 @router.post("/training/with-accumulation", status_code=202, responses=_CREATED)
-async def train_with_accumulation(
-    request: Request,
-    response: Response,
-    body: TrainingBody,
-    desk: DeskDep,
-    caller: CallerDep,
-    wait: Wait = None,
-    idempotency_key: IdempotencyKey = None,
-) -> TrainingAnswer:
+async def train_with_accumulation(asked: Annotated[Asked, Depends()]) -> TrainingAnswer:
     """Fine-tune in the background. Answers at once with what is known."""
-    return await _create(JobKind.ACCUMULATION, request, response, body, desk, caller, wait, idempotency_key)
+    return await asked.create(JobKind.ACCUMULATION)
 
 
 @router.post("/training/large-batch", status_code=202, responses=_CREATED)
-async def train_large_batch(
-    request: Request,
-    response: Response,
-    body: TrainingBody,
-    desk: DeskDep,
-    caller: CallerDep,
-    wait: Wait = None,
-    idempotency_key: IdempotencyKey = None,
-) -> TrainingAnswer:
-    """The same with the largest micro-batch that fits."""
-    return await _create(JobKind.LARGE_BATCH, request, response, body, desk, caller, wait, idempotency_key)
+async def train_large_batch(asked: Annotated[Asked, Depends()]) -> TrainingAnswer:
+    """The same under the document's other name; without N both take the largest micro-batch that fits."""
+    return await asked.create(JobKind.LARGE_BATCH)
 
 
 @router.get("/training", responses=problems(422))
@@ -105,34 +77,3 @@ async def delete_training(training_id: TrainingId, desk: DeskDep, caller: Caller
     await desk.store.delete(training_id, caller.sees)
     await remove_job(desk.settings, training_id)
     return Done(training_id=training_id, message="The training was deleted with its data and its model")
-
-
-async def _create(
-    kind: JobKind,
-    request: Request,
-    response: Response,
-    body: TrainingBody,
-    desk: DeskDep,
-    caller: CallerDep,
-    wait: float | None,
-    idempotency_key: str | None,
-) -> TrainingAnswer:
-    spec = await spec_of(body, desk, caller)
-    job = await desk.home.submit(spec, caller.owner(body.user_id), kind, idempotency_key=idempotency_key)
-    request.state.made = job.id
-    if wait is not None:
-        with desk.streams.one(caller.counted_as):
-            job = await _ended(request, desk, job, wait)
-        if job.status.terminal:
-            response.status_code = status.HTTP_200_OK
-    return await answer_of(job, desk, metrics=True)
-
-
-async def _ended(request: Request, desk: DeskDep, job: Job, seconds: float) -> Job:
-    """The job when it has ended, or the time is over, or nobody is there any more to hear of it."""
-    until = time.monotonic() + seconds
-    while not job.status.terminal and (left := until - time.monotonic()) > 0 and not await request.is_disconnected():
-        job = await desk.wait(job.id, min(left, LOOK_SECONDS))
-        if desk.leaving.is_set():
-            break
-    return job

@@ -1,12 +1,17 @@
 import os
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from onyx.api.app import create_app
 from onyx.settings import Settings
-from tests.api.openai.world import CHAT, refused, upload
+from tests.api.openai.world import CHAT, create, refused, upload
 
 
 def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
@@ -89,3 +94,54 @@ def test_what_a_killed_server_left_half_is_never_seen_and_goes(client: TestClien
     upload(client)
     assert not old.exists()
     assert new.exists()  # somebody may still be sending it
+
+
+@contextmanager
+def limited(home: Path, **more: int) -> Iterator[TestClient]:
+    settings = Settings.model_validate({"home": home, "embedded_runner": False, "upload_bytes": 2**21} | more)
+    with TestClient(create_app(settings)) as client:
+        yield client
+
+
+def send(client: TestClient, size: int) -> Any:
+    return client.post("/v1/files", files={"file": ("a.jsonl", b"x" * size)}, data={"purpose": "fine-tune"})
+
+
+@pytest.mark.parametrize("size", [601, 2**20])  # told by the file itself, and by the request before it comes
+def test_an_owners_quota_is_a_413_that_leaves_nothing(home: Path, size: int) -> None:
+    with limited(home, owner_disk_bytes=1000) as client:
+        first = send(client, 400).json()["id"]
+        answer = send(client, size)
+        assert refused(answer, 413) == (None, "disk_quota_exceeded")
+        assert "400 of the 1,000 bytes" in answer.json()["error"]["message"]
+        assert [path.stem for path in (home / "uploads").iterdir()] == [first]
+        assert send(client, 600).status_code == 200
+        assert refused(send(client, 1), 413) == (None, "disk_quota_exceeded")
+        client.delete(f"/v1/files/{first}")
+        assert send(client, 400).status_code == 200
+
+
+def test_several_at_once_keep_the_quota_together(home: Path) -> None:
+    with limited(home, owner_disk_bytes=1000) as client:
+        with ThreadPoolExecutor(8) as pool:
+            statuses = sorted(answer.status_code for answer in pool.map(lambda _: send(client, 400), range(8)))
+        assert statuses == [200] * 2 + [413] * 6
+        assert len(list((home / "uploads").iterdir())) == 2
+
+
+def test_jobs_count_beside_files(home: Path) -> None:
+    with limited(home, owner_disk_bytes=1000) as client:
+        job = create(client, training_file=send(client, 400).json()["id"])
+        folder = home / "jobs" / job["id"]
+        folder.mkdir(parents=True)
+        (folder / "weights").write_bytes(b"x" * 500)
+        assert refused(send(client, 101), 413) == (None, "disk_quota_exceeded")
+        assert send(client, 100).status_code == 200
+
+
+def test_a_nearly_full_disk_is_a_503_to_be_tried_again(home: Path) -> None:
+    with limited(home, free_disk_bytes=2**62) as client:
+        answer = send(client, 2**20)
+        assert refused(answer, 503) == (None, "disk_low")
+        assert answer.headers["retry-after"] == "60"
+        assert list((home / "uploads").iterdir()) == []

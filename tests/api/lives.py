@@ -1,0 +1,55 @@
+"""Jobs brought further by hand, as a runner would: for answers about jobs that run or have ended."""
+
+from typing import Any
+
+from onyx.jobs.home import Home
+from onyx.jobs.values import ClaimedJob, Device, DeviceNeed, Progress
+from onyx.settings import Settings
+from onyx.training.attempt import Event, Failure, Result
+from tests.api.service import at_home
+from tests.jobs.world import RESULT, holder
+
+PLAN: dict[str, Any] = {
+    "model": "onyx/tiny",
+    "window": 8,
+    "accumulation_steps": 2,
+    "devices": [{"label": "cpu:0", "micro_batch": 4, "share": 8, "token_budget": 100}],
+}
+CPU = Device(name="cpu:0", kind="cpu")
+
+
+async def _running(home: Home, runner_id: str) -> ClaimedJob:
+    """The one job that waits, claimed with the CPU."""
+    validating = await home.store.claim_validating(runner_id)
+    assert validating is not None
+    prepared = {"planned": {"plan": PLAN, "precision": "float32"}}
+    await home.store.prepared(validating.lease, [DeviceNeed(kind="cpu", name=None)], prepared)
+    claimed = await home.store.claim_queued(runner_id, (CPU,))
+    assert claimed is not None
+    return claimed
+
+
+def start(at: Settings, *events: Event, progress: Progress | None = None) -> None:
+    """The job that waits runs, and has told these events."""
+
+    async def story(home: Home) -> None:
+        claimed = await _running(home, await home.store.register_runner(holder()))
+        await home.store.mirror_events(claimed.lease, events)
+        if progress is not None:
+            await home.store.progress(claimed.lease, progress)
+
+    at_home(at, story)
+
+
+def end(at: Settings, how: Result | Failure = RESULT, *events: Event) -> None:
+    """The same, and it has ended so."""
+
+    async def story(home: Home) -> None:
+        claimed = await _running(home, await home.store.register_runner(holder()))
+        await home.store.mirror_events(claimed.lease, events)
+        if isinstance(how, Failure):
+            await home.store.failed(claimed.lease, how)
+        else:
+            await home.store.succeeded(claimed.lease, how)
+
+    at_home(at, story)

@@ -1,0 +1,33 @@
+"""Probes: alive without anything, ready with a store and a runner."""
+
+from onyx.jobs.home import Home
+from onyx.settings import Settings
+from tests.api.service import at_home, make_key, service
+from tests.jobs.world import holder
+
+
+def test_ready_once_a_runner_has_reached_the_store(here: Settings) -> None:
+    with service(here) as client:
+        waiting = client.get("/readyz")
+        assert (waiting.status_code, waiting.json()) == (
+            503,
+            {"ready": False, "store": True, "migrated": True, "runner": False},
+        )
+        assert client.get("/healthz").json() == {"status": "alive"}
+
+        async def arrive(home: Home) -> str:
+            return await home.store.register_runner(holder("elsewhere"))
+
+        at_home(here, arrive)
+        assert (client.get("/readyz").status_code, client.get("/readyz").json()["runner"]) == (200, True)
+
+
+def test_probes_need_no_key_and_numbers_do(here: Settings) -> None:
+    _, ann = make_key(here, "ann")
+    with service(here) as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/metrics").status_code == 401
+        numbers = client.get("/metrics", headers=ann)
+    assert numbers.headers["content-type"].startswith("text/plain")
+    assert "onyx_http_requests_total" in numbers.text
