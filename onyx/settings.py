@@ -135,8 +135,11 @@ class Settings(BaseSettings):
     try_seconds: float = Field(default=300.0, gt=0)
     """How long a chat completion may take, waiting for its turn included."""
 
-    try_queue: int = Field(default=16, ge=1)
+    try_queue: int = Field(default=64, ge=1)
     """Chat completions that may be under way or waiting at once."""
+
+    try_queue_per_owner: int = Field(default=16, ge=1)
+    """How many of these may be one owner's. Owners have their turns in rounds, one each."""
 
     try_tokens: int = Field(default=1024, ge=1)
     """Tokens that a chat completion may have."""

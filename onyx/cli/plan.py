@@ -20,6 +20,7 @@ def plan(
     gpu: Annotated[list[str] | None, typer.Option(help="Cards to plan for, like A100:40 or 8xA100:40 (GB).")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of the longest sample.")] = None,
     method: Annotated[str, typer.Option(help="full or lora.")] = "full",
+    objective: Annotated[str, typer.Option(help="sft, or dpo: then a sample is a pair.")] = "sft",
     precision: Annotated[str, typer.Option(help="auto, float32, bf16 or fp16.")] = "auto",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -31,6 +32,7 @@ def plan(
         "target_effective_batch_size": target,
         "max_length": max_length,
         "method": method,
+        "objective": objective,
         "precision": precision,
         "gpus": [card for each in gpu for card in _cards(each)] if gpu else None,
     }
@@ -44,8 +46,9 @@ def plan(
 
 
 def _show(plan: dict[str, Any]) -> None:
+    samples = "pairs with answers" if plan.get("objective") == "dpo" else "samples"
     say(
-        f"{plan['model']} fits: {plan['method']}, {plan['precision']}, samples of up to {plan['max_length']} tokens, "
+        f"{plan['model']} fits: {plan['method']}, {plan['precision']}, {samples} of up to {plan['max_length']} tokens, "
         f"{plan['window']} per update in {plan['accumulation_steps']} steps"
     )
     table(

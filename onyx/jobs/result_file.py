@@ -43,14 +43,15 @@ def _text(settings: Settings, job_id: str, result: Result) -> str:
 
 
 def table(rows: list[dict[str, str]], epochs: list[dict[str, Any]]) -> str:
-    """The CSV. Accuracy on the training data is not measured: its column is empty."""
+    """The CSV. Accuracy is that of label tokens, or of pairs where there are pairs."""
     scores = {entry["update"]: entry for entry in epochs if "evaluation_loss" in entry}
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
         score = scores.get(int(row["update"]), {})
+        accuracy = row.get("token_accuracy") or row.get("preference_accuracy")
         writer.writerow(
-            (row["update"], row["loss"], None, score.get("evaluation_loss"), score.get("evaluation_accuracy"))
+            (row["update"], row["loss"], accuracy, score.get("evaluation_loss"), score.get("evaluation_accuracy"))
         )
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Trying models: one in memory at a time, whoever asks waits for a turn, and no training ever gives way."""
+"""Trying models: one in memory at a time, owners have their turns in rounds, and no training ever gives way."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.holder import this_process
+from onyx.jobs.rounds import Rounds
 from onyx.jobs.spare import CPU, spare_memory, spare_threads
 from onyx.jobs.store import Store
 from onyx.jobs.trial import GONE, Trial, TrialError, start_trial
@@ -13,7 +14,7 @@ from onyx.jobs.work import Launcher
 from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.prepared import Roots
-from onyx.training.trial import Choice, Question, Said
+from onyx.training.trial import NO_MEMORY, Choice, Question, Said
 
 LOOK_SECONDS = 0.5
 """How often whoever holds a model looks whether a training has been lent memory."""
@@ -61,23 +62,34 @@ class Trier:
         self._settings = settings
         self._store = store
         self._launcher = launcher
-        self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rounds = Rounds()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Of every question under way or waiting, whose it is."""
+
         self._trial: Trial | None = None
         self._tried: Tried | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._yielding: asyncio.Task[None] | None = None
 
-    def ask(self, tried: Tried, question: Question) -> Talk:
-        """The talk about this question. It has its turn after those that were asked before it."""
+    def ask(self, tried: Tried, question: Question, owner: str = "local") -> Talk:
+        """The talk about this question. Owners have one turn each in a round; an owner's own come in order."""
         talk = Talk()
-        if len(self._tasks) >= self._settings.try_queue:
-            talk.fail("queue_full", f"{len(self._tasks)} questions wait already: try again in a moment")
+        if full := self._full(owner):
+            talk.fail("queue_full", full)
             return talk
-        talk.task = asyncio.create_task(self._answer(tried, question, talk))
-        self._tasks.add(talk.task)
-        talk.task.add_done_callback(self._tasks.discard)
+        talk.task = asyncio.create_task(self._answer(tried, question, talk, owner))
+        self._tasks[talk.task] = owner
+        talk.task.add_done_callback(self._tasks.pop)
         return talk
+
+    def _full(self, owner: str) -> str:
+        """Why there is no place for one more; nothing where there is."""
+        own = sum(each == owner for each in self._tasks.values())
+        if own >= self._settings.try_queue_per_owner:
+            return f"{own} questions of yours wait already, and no more may: try again when one has been answered"
+        if len(self._tasks) >= self._settings.try_queue:
+            return f"{len(self._tasks)} questions wait already: try again in a moment"
+        return ""
 
     async def close(self) -> None:
         """Take back all questions and let go of the model."""
@@ -87,10 +99,10 @@ class Trier:
             await asyncio.wait(self._tasks)
         await self._let_go()
 
-    async def _answer(self, tried: Tried, question: Question, talk: Talk) -> None:
+    async def _answer(self, tried: Tried, question: Question, talk: Talk, owner: str) -> None:
         limit = self._settings.try_seconds
         try:
-            async with asyncio.timeout(limit), self._turn:
+            async with asyncio.timeout(limit), self._rounds.turn(owner):
                 await self._take_turn(tried, question, talk)
         except TrialError as error:
             talk.tell(Said(failure=error.failure))
@@ -116,6 +128,11 @@ class Trier:
         threads = spare_threads(self._settings, lent)
         try:
             await trial.ask(question.model_copy(update={"threads": threads}), talk.tell)
+        except TrialError as error:
+            if error.failure.code == NO_MEMORY:
+                # It may hold more than before, and what is free has changed: the next question has a new one.
+                await self._let_go()
+            raise
         finally:
             self._stay()
             self._leaving = asyncio.create_task(self._leave_when_idle())

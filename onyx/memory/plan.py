@@ -74,11 +74,14 @@ class Plan:
     gradient_checkpointing: bool
     """Whether activations are computed again."""
 
+    objective: str = "sft"
+    """ "sft", or "dpo": then a sample is a pair."""
+
     compile: bool = False
     """Whether the step is compiled. Part of what decides the bits, so no attempt decides it anew."""
 
     max_length: int
-    """Tokens of the longest sample that the plan provides for."""
+    """Tokens of the longest sample, of a pair's longer answer, that the plan provides for."""
 
     window: int
     """Samples of one update, over all devices: the target, exactly, or all samples when there are fewer."""

@@ -157,6 +157,7 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: 
         lora_r=recipe.lora.r if recipe.method == "lora" else None,
         precision=recipe.precision,
         gradient_checkpointing=recipe.gradient_checkpointing,
+        objective=recipe.objective,
         compile=compiled,
         max_length=request.longest,
         window=request.window,

@@ -74,12 +74,20 @@ def autocast(precision: Precision, device: str) -> AbstractContextManager[object
 
 def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Sum of the losses of all label tokens, or of all samples of a classifier."""
+    return loss_of(logits_of(model, batch), batch.labels.flatten())
+
+
+def logits_of(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """(tokens, vocabulary), or (samples, classes)."""
     masked = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
     cached = {} if batch.attention_mask is not None else {"use_cache": False}
-    logits = model(input_ids=batch.input_ids, **masked, **cached).logits
-    return functional.cross_entropy(
-        logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    logits: torch.Tensor = model(input_ids=batch.input_ids, **masked, **cached).logits
+    return logits.flatten(0, -2)
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum of their losses."""
+    return functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
 
 
 def finish_update(optimizer: torch.optim.Optimizer, max_norm: float | None = 1.0) -> None:

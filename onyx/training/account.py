@@ -3,7 +3,7 @@
 from onyx.accumulation.boundary import Update
 from onyx.training.agree import Agreed
 from onyx.training.errors import UserError
-from onyx.training.metrics import PreferenceRow, Row
+from onyx.training.metrics import PreferenceRow, Row, TokenRow
 from onyx.training.run import Run, Task
 
 
@@ -26,7 +26,7 @@ def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: fl
     progress.update += 1
     progress.not_finite_in_a_row = 0
     progress.trained_tokens += window.tokens
-    progress.epoch.add(agreed.loss, window.weight)
+    progress.epoch.add(agreed.loss, window.weight, agreed.right)
     progress.last_loss = agreed.loss / window.weight
     details = {
         "seconds": seconds,
@@ -50,10 +50,10 @@ def _row(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float)
         learning_rate=window.rate,
         tokens_per_second=window.tokens / seconds,
     )
+    accuracy = agreed.right / window.weight
     if run.attempt.spec.training.objective == "sft":
-        return row
-    margin, accuracy = agreed.margin / window.weight, agreed.preferred / window.weight
-    return PreferenceRow(**vars(row), reward_margin=margin, preference_accuracy=accuracy)
+        return TokenRow(**vars(row), token_accuracy=accuracy)
+    return PreferenceRow(**vars(row), reward_margin=agreed.margin / window.weight, preference_accuracy=accuracy)
 
 
 def _skipped(run: Run, window: Task, update: Update) -> None:

@@ -31,20 +31,20 @@ class Agreed:
         return sum(each.margin for each in self.told)
 
     @property
-    def preferred(self) -> int:
-        """How many of them are in the right order."""
-        return sum(each.preferred for each in self.told)
+    def right(self) -> int:
+        """How many of the window's label tokens, or pairs, the model had right before the update."""
+        return sum(each.right for each in self.told)
 
 
 def agree(run: Run, share: ShareResult, window: int) -> Agreed:
     """Vote. What changes is in the journal before anybody steps."""
     change = run.control.change(_newest_config(run)) if run.ranks.first else None
-    margin, preferred = torch.stack(share.sums).sum(0).tolist() if share.sums else (0.0, 0.0)
+    *margin, right = torch.stack(share.sums).sum(0).tolist() if share.sums else [0]
     mine = Told(
         budget=share.budget,
         loss=read(share.window.losses),
-        margin=margin,
-        preferred=int(preferred),
+        margin=sum(margin),
+        right=int(right),
         micro_batches=share.window.count,
         widest=share.widest,
         retries=share.retries,

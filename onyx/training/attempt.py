@@ -123,7 +123,7 @@ class Result(Frozen):
     best_loss: float | None
     best_evaluation_loss: float | None
     epochs: list[dict[str, Any]]
-    """Per epoch: epoch, train_loss, and evaluation_loss and evaluation_accuracy when there are any."""
+    """Per epoch: epoch, train_loss, train_accuracy, and evaluation_loss and evaluation_accuracy when there are any."""
 
     peak_bytes: list[int]
     """Measured, per rank: on the CPU what the process took beyond its start, on a GPU live tensors."""

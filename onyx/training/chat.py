@@ -23,7 +23,7 @@ from onyx.training.models.directory import TOKENIZER_FILES
 from onyx.training.models.load import load_model
 from onyx.training.models.resolve import allows_code, resolve_parts
 from onyx.training.models.tokenizer import load_tokenizer
-from onyx.training.trial import SOCKET, STOP, Choice, Question, Said
+from onyx.training.trial import NO_MEMORY, SOCKET, STOP, Choice, Question, Said
 from onyx.training.weight import loaded_bytes
 
 LIFELINE = "ONYX_LIFELINE_FD"
@@ -72,6 +72,7 @@ class Conversation:
         return speaker
 
     def _answer(self, speaker: Speaker, question: Question) -> None:
+        said = None
         try:
             said = Said(end=speaker.answer(question, self._tell, self._wanted))
         except Unwanted:
@@ -79,8 +80,10 @@ class Conversation:
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
-            said = Said(failure=_failure(error))
-        self._say(said)
+            if not is_out_of_memory(error):
+                said = Said(failure=_failure(error))
+        # Outside of `except`, where no traceback holds on to the answer's tensors: to say so takes memory, too.
+        self._say(said or Said(failure=_no_memory("there is not enough memory for an answer this long").failure()))
 
     def _tell(self, piece: str) -> None:
         if piece:
@@ -137,13 +140,13 @@ def _failure(error: Exception) -> Failure:
     if isinstance(error, UserError):
         return error.failure()
     if is_out_of_memory(error):
-        return _no_memory("there is not enough for an answer this long").failure()
+        return _no_memory("there was not enough memory to load the model").failure()
     traceback.print_exc()
     return Failure(code="broken", message="the model's process failed: the operator's log says why")
 
 
 def _no_memory(why: str) -> UserError:
-    return UserError("no_memory", f"{why}: trainings come first. Try again when fewer run, or a smaller model")
+    return UserError(NO_MEMORY, f"{why}: trainings come first. Try again when fewer run, or a smaller model")
 
 
 def _step_back() -> None:

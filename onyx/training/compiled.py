@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onyx.memory.step import Batch, loss_sum
+from onyx.memory.step import Batch
+from onyx.training.accuracy import loss_and_right
 
 
 class CompiledLoss:
-    """`loss_sum` as torch.compile makes it, for every shape at once; as it is once that has failed.
+    """`loss_and_right` as torch.compile makes it, for every shape at once; as it is once that has failed.
 
     Graphs are kept in a directory between jobs and attempts, so that only the first one waits for them.
     """
@@ -22,17 +23,17 @@ class CompiledLoss:
         import torch._inductor.config
 
         torch._inductor.config.compile_threads = 1  # no pool of processes beside the rank
-        self._loss: Any = torch.compile(loss_sum, dynamic=True)
+        self._loss: Any = torch.compile(loss_and_right, dynamic=True)
         self.failed: str | None = None
         """Why nothing is compiled, once that is so."""
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        loss: Tensor = self._loss(model, batch)
-        return loss
+    def __call__(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        loss, right = self._loss(model, batch)
+        return loss, right
 
     def give_up(self, error: BaseException) -> None:
         """Go on without."""
-        self._loss = loss_sum
+        self._loss = loss_and_right
         self.failed = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:200]
 
     def freeze(self) -> None:

@@ -16,7 +16,7 @@ def close_epoch(run: Run) -> bool:
     """False when a rank was told to stop before it was done."""
     progress = run.progress
     entry: dict[str, Any] = {"epoch": len(progress.epochs) + 1, "update": progress.update}
-    entry["train_loss"] = progress.epoch.mean
+    entry |= {"train_loss": progress.epoch.mean, "train_accuracy": progress.epoch.accuracy}
     if run.evaluation is not None:
         score = evaluate(run, run.evaluation)
         if score is None:

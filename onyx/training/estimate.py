@@ -22,6 +22,9 @@ class EstimateRequest(Frozen):
     """None: 512, or what the model takes if that is less."""
 
     method: Literal["full", "lora"] = "full"
+    objective: Literal["sft", "dpo"] = "sft"
+    """With "dpo" a sample is a pair, and max_length the tokens of its longer answer, the prompt included."""
+
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     max_memory_usage: Fraction = 0.9
     memory_safety_margin: Fraction = 0.1
@@ -59,6 +62,8 @@ def _plan(request: EstimateRequest) -> dict[str, Any]:
         model=_config_source(request.model, request.roots),
         method=request.method,
         precision=choose_precision(request.precision, request.devices),
+        task="causal-lm" if request.objective == "dpo" else "auto",
+        objective=request.objective,
         max_length=request.max_length or 512,
     )
     made = plan(

@@ -30,6 +30,14 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenRow(Row):
+    """One update by label tokens."""
+
+    token_accuracy: float
+    """Share of the window's label tokens that the model held likeliest, before the update."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreferenceRow(Row):
     """One update by pairs."""
 

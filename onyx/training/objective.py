@@ -1,6 +1,5 @@
 """What a job learns by: the loss of a micro-batch, and what an evaluation counts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from onyx.memory.preference import ROWS, blank_pairs, preference_loss, reward_margins
-from onyx.memory.step import IGNORED, Batch, blank_batch, loss_sum
+from onyx.memory.step import IGNORED, Batch, blank_batch
+from onyx.training.accuracy import Loss, loss_and_right
 from onyx.training.spec import TrainingSpec
 
 
@@ -21,7 +21,8 @@ class Measured:
     """The sum over label tokens or pairs: what is differentiated."""
 
     sums: Tensor | None = None
-    """What else is told of it, without a gradient: the sum of reward margins, and the pairs that are in order."""
+    """What else is told of it, without a gradient; the last is how many label tokens, or pairs, the model has right.
+    Before it, for pairs: the sum of their reward margins."""
 
 
 class Objective(Protocol):
@@ -44,10 +45,11 @@ class Objective(Protocol):
 class Imitate:
     """Supervised: every label token counts."""
 
-    loss: Callable[[nn.Module, Batch], Tensor] = loss_sum
+    loss: Loss = loss_and_right
 
     def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        return Measured(self.loss(model, batch))
+        loss, right = self.loss(model, batch)
+        return Measured(loss, right[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, -2).float()
@@ -78,6 +80,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec, loss: Callable[[nn.Module, Batch], Tensor] = loss_sum) -> Objective:
+def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right) -> Objective:
     """`loss` may be a compiled one."""
     return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss)

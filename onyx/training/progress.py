@@ -22,17 +22,23 @@ class Steering(Frozen):
 
 
 class Tally(BaseModel):
-    """A mean under way, over label tokens."""
+    """Means under way, over label tokens or pairs."""
 
     loss: float = 0.0
+    right: float = 0.0
     weight: float = 0.0
 
     @property
     def mean(self) -> float | None:
         return self.loss / self.weight if self.weight else None
 
-    def add(self, loss: float, weight: float) -> None:
+    @property
+    def accuracy(self) -> float | None:
+        return self.right / self.weight if self.weight else None
+
+    def add(self, loss: float, weight: float, right: float) -> None:
         self.loss += loss
+        self.right += right
         self.weight += weight
 
 

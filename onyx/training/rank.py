@@ -18,8 +18,8 @@ from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.precision import Precision, grad_scaler
 from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 from onyx.memory.cpu import is_out_of_memory
-from onyx.memory.step import loss_sum
 from onyx.training import checkpoint, lifeline
+from onyx.training.accuracy import loss_and_right
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Attempt, Exit, Share
 from onyx.training.compiled import CompiledLoss
@@ -138,7 +138,7 @@ def _worker(attempt: Attempt, share: Share, stop: Stop, scaler: dict[str, Any]) 
     return Worker(
         model=model,
         samples=open_data(attempt.data_dir),
-        objective=objective_of(spec, compiled or loss_sum),
+        objective=objective_of(spec, compiled or loss_and_right),
         compiled=compiled,
         device=device,
         precision=attempt.precision,

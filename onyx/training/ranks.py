@@ -121,10 +121,10 @@ class Told:
     """Sum of the losses of its label tokens."""
 
     margin: float = 0.0
-    """Of pairs: sum of their reward margins,"""
+    """Of pairs: sum of their reward margins."""
 
-    preferred: int = 0
-    """and how many are in the right order."""
+    right: int = 0
+    """How many of its label tokens, or pairs, the model had right."""
 
     micro_batches: int = 0
     widest: int = 0

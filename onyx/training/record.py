@@ -13,7 +13,7 @@ from onyx.training import checkpoint
 from onyx.training.attempt import Attempt
 from onyx.training.events import Events
 from onyx.training.failure import SupersededError
-from onyx.training.metrics import Metrics, PreferenceRow, Row
+from onyx.training.metrics import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.progress import Progress
 
 
@@ -25,7 +25,7 @@ class Record:
         self.events = events
         self.clock = checkpoint.Clock(attempt.spec.training.save_every_updates, progress.update)
         self._attempt = attempt
-        kind = PreferenceRow if attempt.spec.training.objective == "dpo" else Row
+        kind = PreferenceRow if attempt.spec.training.objective == "dpo" else TokenRow
         self._metrics = Metrics(attempt.job_dir / "metrics.csv" if first else None, progress.update, kind)
 
     @property

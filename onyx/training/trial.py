@@ -15,6 +15,10 @@ STOP = b"stop\n"
 """Said while an answer is being written: nobody wants the rest."""
 
 
+NO_MEMORY = "no_memory"
+"""The code of a failure for want of memory, before an answer or in the middle of it."""
+
+
 class Choice(Frozen):
     """The model to load: the first line that the process reads."""
 

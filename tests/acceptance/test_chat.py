@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import psutil
 import pytest
@@ -12,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.acceptance.place import alive, wait_for
 from tests.acceptance.server import Server, runners_of, serving
+from tests.jobs.test_trying import ROOM, limit_growth, make_wide
 
 MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
 ANSWER = "It is 9."
@@ -64,10 +67,15 @@ def reach(client: OpenAI, job: str, status: str) -> Any:
 
 def tries(server: Server) -> list[psutil.Process]:
     """The processes that hold a model to try."""
+    return children(server, "onyx-try")
+
+
+def children(server: Server, name: str) -> list[psutil.Process]:
+    """What the runner has started under that name."""
     found = [
         child for pid in runners_of(server.settings.home) for child in psutil.Process(pid).children(recursive=True)
     ]
-    return [process for process in alive(found) if process.name() == "onyx-try"]
+    return [process for process in alive(found) if process.name() == name]
 
 
 def test_a_lesson_shows(server: Server, client: OpenAI) -> None:
@@ -153,6 +161,50 @@ def test_a_killed_process_costs_a_retry(server: Server) -> None:
         again = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1)
         assert again.usage is not None
         assert [each.pid for each in tries(server)] != [process.pid]
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Server]:
+    """With a model that needs much for a long answer, and room beside a training."""
+    make_wide(tmp_path).rename(tmp_path / "models" / "wide")
+    with serving(tmp_path / "home", model_root=tmp_path / "models", cpu_memory="1GB") as it:
+        yield it
+
+
+def test_running_out_of_memory_costs_that_answer_only(narrow: Server) -> None:
+    """The limit is real: so the client is told, the training goes on, and the next question is answered."""
+    hello = [{"role": "user", "content": "hello"}]  # to which it says what can be read
+    short: Any = {"model": "wide", "messages": hello, "temperature": 0, "max_tokens": 4}
+    long = short | {"max_tokens": 1000}
+    with client_of(narrow) as client:
+        job = train(client, samples=1000, epochs=50, batch=1)
+        wait_for(lambda: bool(children(narrow, "onyx-rank-0")), "the training runs")
+        ranks = children(narrow, "onyx-rank-0")
+        before = client.chat.completions.create(**short).choices[0].message.content
+        limit_growth(tries(narrow)[0].pid, ROOM)
+        with pytest.raises(openai.InternalServerError, match="not enough memory for an answer this long") as told:
+            client.chat.completions.create(**long)
+        assert (told.value.status_code, told.value.code, told.value.param) == (503, "no_memory", None)
+        assert client.chat.completions.create(**short).choices[0].message.content == before
+        limit_growth(tries(narrow)[0].pid, ROOM)
+        stream = client.chat.completions.create(**long, stream=True)
+        next(stream)
+        with pytest.raises(openai.APIError, match="not enough memory for an answer this long") as broken:
+            list(stream)
+        assert broken.value.code == "no_memory"
+        client.chat.completions.create(**short)
+        limit_growth(tries(narrow)[0].pid, ROOM)
+        raw = httpx2.post(f"{narrow.url}/v1/chat/completions", json=long | {"stream": True}, timeout=60).text
+        assert raw.startswith("data: "), raw
+        *events, last, end = raw.split("\n\n")
+        assert len(events) > 10
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "no_memory"
+        assert end == ""
+        assert client.chat.completions.create(**short).choices[0].message.content == before
+        assert client.fine_tuning.jobs.retrieve(job).status == "running"
+        assert children(narrow, "onyx-rank-0") == ranks
+        client.fine_tuning.jobs.cancel(job)
+        reach(client, job, "cancelled")
 
 
 def test_a_training_comes_first(server: Server, client: OpenAI) -> None:

@@ -4,10 +4,12 @@ where a job may be paused: the client's list of states has no such word, though 
 import asyncio
 import collections
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -23,6 +25,7 @@ from onyx.settings import Settings
 from onyx.training.models.smollm2 import gguf_file
 from tests.acceptance.openai_story import ask, lesson, story, wait_for_job
 from tests.acceptance.server import Server, serving
+from tests.acceptance.test_preference import PAIRS
 from tests.acceptance.test_smollm2 import FACTS
 
 SECRET = "whsec_dGhlIHNlY3JldCBvZiB0aGlzIHRlc3Q="  # noqa: S105 - a test's own
@@ -153,6 +156,75 @@ def test_a_killed_server_costs_retries_and_nothing_else(onyx: Server) -> None:
     assert done.status == "succeeded"
 
 
+class Deadly(httpx2.HTTPTransport):
+    """Kills the server before each of these requests, which meets nobody; a moment later it starts again."""
+
+    def __init__(self, onyx: Server, *steps: str) -> None:
+        super().__init__()
+        self._onyx = onyx
+        self._rebirth = threading.Timer(0, lambda: None)
+        self._rebirth.start()
+        self.left = list(steps)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.left and f"{request.method} {request.url.path}".startswith(self.left[0]):
+            del self.left[0]
+            self._rebirth.join()
+            self._onyx.kill()
+            self._rebirth = threading.Timer(0.2, self._onyx.start)
+            self._rebirth.start()
+        return super().handle_request(request)
+
+    def close(self) -> None:
+        self._rebirth.join()
+        super().close()
+
+
+def test_the_whole_story_with_a_server_that_dies_at_every_step(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as onyx:
+        jobs = "/v1/fine_tuning/jobs"
+        steps = ("POST /v1/files", f"POST {jobs}", f"GET {jobs}/", "POST /v1/chat", "DELETE /v1/models")
+        deadly = Deadly(onyx, *steps)
+        with client_of(onyx, max_retries=50, http_client=DefaultHttpxClient(transport=deadly)) as patient:
+            story(patient)
+        assert deadly.left == []
+        with client_of(onyx) as client:
+            assert len(list(client.fine_tuning.jobs.list())) == 1
+
+
+def test_pairs_are_learnt_by_dpo(client: OpenAI) -> None:
+    file = upload(client, "".join(json.dumps(pair) + "\n" for pair in PAIRS).encode())
+    numbers = {"beta": 0.2, "n_epochs": 4, "batch_size": 4, "learning_rate_multiplier": 100.0}
+    method: Any = {"type": "dpo", "dpo": {"hyperparameters": numbers}}
+    job = client.fine_tuning.jobs.create(
+        model="onyx/tiny", training_file=file, validation_file=file, method=method, extra_body={"onyx": {"lora_r": 4}}
+    )
+    done = wait_for_job(client, job.id)
+    assert done.status == "succeeded", done.error
+    assert done.method.type == "dpo"
+    assert done.method.dpo.hyperparameters.model_dump() == numbers
+    *_, last = client.files.content(done.result_files[0]).read().decode().splitlines()
+    step, loss, accuracy, valid_loss, valid_accuracy = map(float, last.split(","))
+    assert (step, accuracy, valid_accuracy) == (24, 1, 1)  # pairs in the right order
+    assert max(loss, valid_loss) < math.log(2)
+    assert client.models.delete(done.fine_tuned_model).deleted
+
+
+def test_a_running_job_says_when_it_will_be_done(client: OpenAI) -> None:
+    numbers: Any = {"n_epochs": 50, "batch_size": 1}
+    file = upload(client, lesson(100))
+    job = client.fine_tuning.jobs.create(model="onyx/tiny", training_file=file, hyperparameters=numbers)
+    try:
+        deadline = time.monotonic() + 60
+        while (said := client.fine_tuning.jobs.retrieve(job.id)).estimated_finish is None:
+            assert time.monotonic() < deadline, said
+            assert said.status in ("validating_files", "queued", "running"), said
+            time.sleep(0.1)
+        assert time.time() - 5 < said.estimated_finish < time.time() + 3600
+    finally:
+        client.fine_tuning.jobs.cancel(job.id)
+
+
 class Deaf(httpx2.HTTPTransport):
     """Loses the answer to the first job that is made."""
 
@@ -201,9 +273,11 @@ class Hook(BaseHTTPRequestHandler):
         assert isinstance(self.server, Receiver)
         body = self.rfile.read(int(self.headers["content-length"])).decode()
         self.server.heard.append((dict(self.headers), body))
-        self.send_response(200)
+        busy = len(self.server.heard) == 1
+        self.send_response(503 if busy else 200)
         self.end_headers()
-        self.server.event.set()
+        if not busy:
+            self.server.event.set()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
         """Not on the terminal."""
@@ -229,8 +303,9 @@ def test_bad_data_fails_with_its_lines_and_the_webhook_tells(client: OpenAI) -> 
         (2, "invalid_json"),
         (3, "missing_messages_list"),
     }
-    headers, body = receiver.heard[0]
-    news = client.webhooks.unwrap(body, headers, secret=SECRET)
+    (headers, body), (again, same) = receiver.heard
+    assert (again["webhook-id"], same) == (headers["webhook-id"], body)
+    news = client.webhooks.unwrap(same, again, secret=SECRET)
     assert (news.type, news.data.id) == ("fine_tuning.job.failed", job.id)  # type: ignore[union-attr]
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.unwrap(body + " ", headers, secret=SECRET)
@@ -254,17 +329,17 @@ def test_both_apis_show_the_same_jobs(onyx: Server, client: OpenAI) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
     """With keys and tight limits; nobody works here."""
     home = tmp_path_factory.mktemp("guarded") / "home"
     limits: dict[str, Any] = {"upload_bytes": 65536, "rate_limit": "40/minute", "open_jobs_per_owner": 1}
     with serving(home, embedded_runner=False, **limits) as it:
-        yield it, asyncio.run(make_key(it.settings))
+        yield it, {owner: asyncio.run(make_key(it.settings, owner)) for owner in ("ann", "bob", "cid")}
 
 
-async def make_key(settings: Settings) -> str:
+async def make_key(settings: Settings, owner: str) -> str:
     home = await Home.open(settings)
-    _, secret = await home.store.create_key("test", "ann")
+    _, secret = await home.store.create_key("test", owner)
     await home.close()
     return secret
 
@@ -317,13 +392,13 @@ MISTAKES: dict[str, tuple[Callable[[OpenAI], object], str, str]] = {
 }
 
 
-def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, str]) -> None:
-    onyx, secret = guarded
+def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, dict[str, str]]) -> None:
+    onyx, secrets = guarded
     with client_of(onyx, max_retries=0) as stranger, pytest.raises(openai.AuthenticationError) as unknown:
         stranger.models.list()
     assert unknown.value.code == "invalid_api_key"
     assert unknown.value.request_id
-    with client_of(onyx, max_retries=0, api_key=secret) as client:
+    with client_of(onyx, max_retries=0, api_key=secrets["ann"]) as client:
         for name, (mistake, param, code) in MISTAKES.items():
             with pytest.raises(openai.BadRequestError) as refused:
                 mistake(client)
@@ -351,6 +426,40 @@ def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, str]) -
         with pytest.raises(openai.RateLimitError) as often:
             collections.deque((client.models.list() for _ in range(50)), 0)
         assert (often.value.code, often.value.type) == ("rate_limit_exceeded", "rate_limit_error")
+
+
+def test_what_is_anothers_is_not_there(guarded: tuple[Server, dict[str, str]]) -> None:
+    onyx, secrets = guarded
+    with client_of(onyx, api_key=secrets["bob"]) as bob, client_of(onyx, api_key=secrets["cid"]) as cid:
+        file = upload(bob)
+        job = bob.fine_tuning.jobs.create(model="onyx/tiny", training_file=file).id
+        for call in (
+            lambda: cid.files.retrieve(file),
+            lambda: cid.files.content(file),
+            lambda: cid.files.delete(file),
+            lambda: cid.fine_tuning.jobs.retrieve(job),
+            lambda: cid.fine_tuning.jobs.cancel(job),
+            lambda: cid.fine_tuning.jobs.list_events(job),
+            lambda: cid.fine_tuning.jobs.checkpoints.list(job),
+        ):
+            with pytest.raises(openai.NotFoundError) as missing:
+                call()
+            assert missing.value.param in ("file_id", "fine_tuning_job_id")
+        with pytest.raises(openai.BadRequestError) as refused:
+            cid.fine_tuning.jobs.create(model="onyx/tiny", training_file=file)
+        assert (refused.value.code, refused.value.param) == ("file_not_found", "training_file")
+        assert list(cid.files.list()) == []
+        assert list(cid.fine_tuning.jobs.list()) == []
+        assert bob.fine_tuning.jobs.retrieve(job).status == "validating_files"
+
+
+def test_a_web_page_is_not_permitted(onyx: Server) -> None:
+    with (
+        client_of(onyx, default_headers={"Origin": "https://elsewhere.example"}) as page,
+        pytest.raises(openai.PermissionDeniedError) as refused,
+    ):
+        page.models.list()
+    assert (refused.value.code, refused.value.type) == ("origin_not_allowed", "permission_error")
 
 
 @pytest.mark.slow

@@ -296,6 +296,14 @@ def test_a_planner_asked_for_cards_that_are_not_here(http: httpx.Client) -> None
     assert answer.status_code == 200, answer.text
     assert answer.json()["total_gpus"] == 2
     assert [each["name"] for each in answer.json()["plan"]["devices"]] == ["A100", "T4"]
+    tight = asked | {"target_effective_batch_size": 2**16, "max_length": 512, "gpus": [{"name": "T4", "memory_gb": 4}]}
+    plans = {
+        objective: http.post("/calculate-batch-size", json=tight | {"objective": objective}).json()["plan"]
+        for objective in ("sft", "dpo")
+    }
+    assert [plans[each]["objective"] for each in plans] == list(plans)
+    pairs, samples = (plans[each]["devices"][0]["micro_batch"] for each in ("dpo", "sft"))
+    assert 0.4 * samples < pairs < 0.6 * samples  # a pair is two rows
     advice = http.get("/performance/recommendations?model_name=onyx/tiny&target_batch_size=64").json()
     assert advice["optimal_settings"]["effective_batch_size"] >= 64
     for action in ("calculate", "optimize", "monitor"):

@@ -20,6 +20,15 @@ def test_will_it_fit_on_cards_one_does_not_have(remote: Onyx) -> None:
     assert [device["name"] for device in ran.json["plan"]["devices"]] == ["A100", "A100"]
 
 
+def test_will_pairs_fit(remote: Onyx) -> None:
+    ran = remote("plan", "onyx/tiny", "--objective", "dpo", "--max-length", "64")
+    assert ran.status == 0, ran.err
+    assert "pairs with answers of up to 64 tokens" in ran.out
+    wrong = remote("plan", "onyx/tiny", "--objective", "grpo")
+    assert wrong.status != 0
+    assert "objective" in wrong.err
+
+
 def test_what_does_not_fit_is_the_services_sentence(remote: Onyx) -> None:
     ran = remote("plan", "onyx/tiny", "--gpu", "Thimble:0.0001")
     assert ran.status == 1

@@ -7,13 +7,18 @@ from tests.jobs.world import RESULT, SPEC, World
 
 
 def test_evaluations_stand_beside_the_update_they_follow() -> None:
-    rows = [{"update": "1", "loss": "2.5"}, {"update": "2", "loss": "2.0"}]
+    rows = [
+        {"update": "1", "loss": "2.5", "token_accuracy": "0.125"},
+        {"update": "2", "loss": "2.0", "token_accuracy": ""},  # by a version that did not count
+    ]
     scores = [{"epoch": 1, "update": 2, "evaluation_loss": 1.5, "evaluation_accuracy": 0.25}]
     assert table(rows, scores).splitlines() == [
         "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy",
-        "1,2.5,,,",
+        "1,2.5,0.125,,",
         "2,2.0,,1.5,0.25",
     ]
+    pairs = [{"update": "1", "loss": "0.5", "reward_margin": "1.5", "preference_accuracy": "0.75"}]
+    assert table(pairs, []).splitlines()[1] == "1,0.5,0.75,,"
 
 
 async def test_the_file_is_the_owners_and_left_once(world: World, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -16,15 +17,19 @@ from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.store import Store
 from onyx.jobs.trying import Talk, Tried, Trier
 from onyx.jobs.work import Child, Launcher, Work
+from onyx.memory.cpu import _kilobytes
 from onyx.settings import Settings
 from onyx.training.attempt import Failure
 from onyx.training.models.tiny import make_tiny
 from onyx.training.trial import Question
 from tests.jobs.world import World
+from tests.training.job import make_model
 
 TINY = Tried("onyx/tiny")
 LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
 SHORT = LONG.model_copy(update={"max_tokens": 4})
+ROOM = 20 * 2**20
+"""Of memory: enough for a short answer of a model whose cache takes 128 KB a token, not for a long one."""
 
 Story = Callable[[Trier, "Watched"], Coroutine[Any, Any, None]]
 
@@ -132,6 +137,59 @@ def test_a_full_queue_refuses(play: Callable[..., None]) -> None:
         await whole(trier.ask(TINY, SHORT))
 
     play(story, try_queue=2)
+
+
+def test_an_owner_who_asks_much_keeps_nobody_waiting(play: Callable[..., None]) -> None:
+    async def story(trier: Trier, watched: Watched) -> None:
+        greedy = [trier.ask(TINY, SHORT, "ann") for _ in range(3)]
+        refused = await failure(trier.ask(TINY, SHORT, "ann"))
+        assert refused.code == "queue_full"
+        assert refused.message.startswith("3 questions of yours wait already")
+        order: list[str] = []
+        await asyncio.gather(
+            *(ended(talk, "ann", order) for talk in greedy), ended(trier.ask(TINY, SHORT, "bob"), "bob", order)
+        )
+        assert order == ["ann", "bob", "ann", "ann"]
+        crowd = [trier.ask(TINY, SHORT, name) for name in ("ann", "bob", "cid", "dan")]
+        assert (await failure(trier.ask(TINY, SHORT, "eve"))).message.startswith("4 questions wait already")
+        for talk in crowd:
+            await whole(talk)
+
+    play(story, try_queue=4, try_queue_per_owner=3)
+
+
+async def ended(talk: Talk, name: str, order: list[str]) -> None:
+    await whole(talk)
+    order.append(name)
+
+
+def make_wide(home: Path) -> Path:
+    """A model whose cache takes 128 KB a token."""
+    return make_model(home, num_attention_heads=64, num_key_value_heads=64, head_dim=64)
+
+
+def limit_growth(pid: int, more: int) -> None:
+    """A real limit, and a low one: so many bytes more than the process has now."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (_kilobytes(Path(f"/proc/{pid}/status"), "VmData") + more, hard))
+
+
+def test_running_out_of_memory_costs_that_answer_only(play: Callable[..., None], tmp_path: Path) -> None:
+    wide = Tried(make_wide(tmp_path).name)
+
+    async def story(trier: Trier, watched: Watched) -> None:
+        before = await whole(trier.ask(wide, SHORT))
+        limit_growth(watched.started[0].pid, ROOM)
+        talk, waiting = trier.ask(wide, LONG), trier.ask(wide, SHORT)
+        assert (await talk.next()).text
+        told = await failure(talk)
+        assert told.code == "no_memory"
+        assert "not enough memory for an answer this long" in told.message
+        assert await whole(waiting) == before
+        assert len(watched.started) == 2  # a new process looks anew at what is free
+        await watched.started[0].wait()
+
+    play(story, model_root=tmp_path / "models")
 
 
 def test_a_talk_that_is_closed_stops_the_model(play: Callable[..., None]) -> None:

@@ -65,7 +65,7 @@ async def create_chat_completion(
     """Ask a base model, a fine-tuned one or a checkpoint. One model is in memory at a time; trainings come first."""
     question = question_of(body, desk.settings)
     tried = await tried_model(body.model, desk, caller)
-    talk = desk.trier.ask(tried, question)
+    talk = desk.trier.ask(tried, question, caller.name)
     answer = Answering(body.model, desk.settings)
     if not body.stream:
         return await _while_connected(request, talk, answer.whole(talk))

@@ -47,6 +47,7 @@ def checkpoint_answer(job: Job, snapshot: Snapshot) -> CheckpointObject:
         metrics=CheckpointMetrics(
             step=snapshot.step,
             train_loss=snapshot.numbers.get("train_loss"),
+            train_mean_token_accuracy=snapshot.numbers.get("train_accuracy"),
             valid_loss=loss,
             valid_mean_token_accuracy=accuracy,
             full_valid_loss=loss,  # an evaluation is always over all of the data that there is for it

@@ -36,7 +36,11 @@ def event_answer(event: StoredEvent) -> EventObject:
     numbers = event.kind == "metrics"
     data = event.data
     if numbers:
-        data = {"step": data.get("update"), "train_loss": data.get("loss")} | data
+        data = {
+            "step": data.get("update"),
+            "train_loss": data.get("loss"),
+            "train_mean_token_accuracy": data.get("token_accuracy", data.get("preference_accuracy")),
+        } | data
     return EventObject(
         id=event_id(event.job_id, event.seq),
         created_at=int(event.time),

@@ -42,6 +42,7 @@ async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep, caller: Calle
         max_memory_usage=body.max_memory_usage,
         max_length=body.max_length,
         method=body.method,
+        objective=body.objective,
         precision=body.precision,
     )
     return BatchSizeAnswer.model_validate(answer)

@@ -21,6 +21,9 @@ class BatchSizeBody(Body):
     max_memory_usage: Fraction = 0.9
     max_length: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
     method: Literal["full", "lora"] = "full"
+    objective: Literal["sft", "dpo"] = "sft"
+    """With "dpo" a sample is a pair of answers."""
+
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     gpus: Annotated[list[Card], Field(min_length=1, max_length=1024)] | None = None
     """Cards to plan for instead of those that are here."""

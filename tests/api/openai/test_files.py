@@ -73,6 +73,10 @@ def test_what_is_too_large_leaves_nothing(client: TestClient, home: Path) -> Non
     assert list((home / "uploads").iterdir()) == []
 
 
+def test_half_a_gigabyte_unless_the_operator_says_otherwise() -> None:
+    assert Settings().upload_bytes == 512 * 2**20
+
+
 def test_an_empty_file_or_none_is_refused(client: TestClient) -> None:
     empty = client.post("/v1/files", files={"file": ("a.jsonl", b"")}, data={"purpose": "fine-tune"})
     assert refused(empty) == ("file", "empty_file")

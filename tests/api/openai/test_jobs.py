@@ -50,6 +50,7 @@ def test_every_setting_is_reachable(client: TestClient, home: Any) -> None:
         "precision": "float32",
         "gradient_checkpointing": True,
         "deterministic": False,
+        "compile": False,
         "early_stopping_patience": 2,
         "max_skipped_in_a_row": 3,
         "save_every_updates": 4,

@@ -16,7 +16,14 @@ from onyx.settings import Settings
 from onyx.training.attempt import Event, Result
 from tests.api.openai.world import create, refused
 
-SNAPSHOT = {"epoch": 1, "update": 6, "train_loss": 2.5, "evaluation_loss": 2.0, "evaluation_accuracy": 0.5}
+SNAPSHOT = {
+    "epoch": 1,
+    "update": 6,
+    "train_loss": 2.5,
+    "train_accuracy": 0.25,
+    "evaluation_loss": 2.0,
+    "evaluation_accuracy": 0.5,
+}
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def test_checkpoints_are_snapshots_with_their_numbers(client: TestClient, job: J
     assert checkpoint["metrics"] == {
         "step": 6,
         "train_loss": 2.5,
-        "train_mean_token_accuracy": None,
+        "train_mean_token_accuracy": 0.25,
         "valid_loss": 2.0,
         "valid_mean_token_accuracy": 0.5,
         "full_valid_loss": 2.0,
