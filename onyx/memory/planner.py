@@ -26,6 +26,11 @@ MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
 a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
 
 
+QUICK_TOKENS = 2048
+"""Padded tokens at once beyond which a CPU gets no quicker (measured: 0.56 of its peak at 512, 0.61 at 1024, 0.64 at
+2048)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What a plan is asked for, validated once."""
@@ -59,6 +64,9 @@ class Request:
 
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the step; auto: where it pays."""
+
+    quick: bool = False
+    """For a job: on a CPU, no larger micro-batches than are quickest, so that the heap can be a roomy one."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
     """By device label, from real probes; of others what ranks have stored is used."""
@@ -172,7 +180,8 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: 
 
 def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> DevicePlan:
     wanted = ceil(share / (request.accumulation_steps or 1))
-    micro_batch = min(fit.samples, wanted)
+    samples, tokens = _quick(fit, request)
+    micro_batch = min(samples, wanted)
     if request.accumulation_steps and micro_batch < wanted:
         warnings.append(
             f"accumulation_steps {request.accumulation_steps} asks for a micro-batch of {wanted} on "
@@ -185,7 +194,7 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
         label=fit.device.label,
         name=fit.device.name,
         micro_batch=micro_batch,
-        token_budget=min(fit.tokens, wanted * request.longest) * request.recipe.rows,
+        token_budget=min(tokens, wanted * request.longest) * request.recipe.rows,
         share=share,
         steps=ceil(share / micro_batch),
         usable=fit.usable,
@@ -196,6 +205,14 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
         micro_batch_cost=MICRO_BATCH_COSTS[fit.device.kind],
         heap="roomy" if roomy else "steady",
     )
+
+
+def _quick(fit: Fit, request: Request) -> tuple[int, int]:
+    """Samples and tokens at once: what fits, or less where more would not be quicker and nobody asked for it."""
+    if not request.quick or request.accumulation_steps or fit.device.kind != "cpu":
+        return fit.samples, fit.tokens
+    tokens = min(fit.tokens, max(request.longest, QUICK_TOKENS))
+    return min(fit.samples, tokens // request.longest), tokens
 
 
 def _weights(fits: list[Fit]) -> list[float]:

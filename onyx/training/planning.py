@@ -65,6 +65,7 @@ def plan_job(
             max_memory_usage=spec.max_memory_usage,
             memory_safety_margin=spec.memory_safety_margin,
             compile=training.compile,
+            quick=True,
         )
     except DoesNotFitError as error:
         raise UserError("does_not_fit", str(error)) from error
