@@ -5,14 +5,20 @@ import sys
 
 import torch
 
-MODULES = ("accumulation", "memory", "jobs", "api")
+MODULES = {
+    "accumulation": "benchmarks.accumulation",
+    "memory": "benchmarks.memory",
+    "jobs": "benchmarks.jobs",
+    "api": "benchmarks.api",
+    "speed": "benchmarks.speed.report",
+}
 
 
 def run() -> None:
     """Print each benchmark's tables under its module's own words."""
     torch.set_num_threads(1)
     for name in sys.argv[1:] or MODULES:
-        module = importlib.import_module(f"benchmarks.{name}")
+        module = importlib.import_module(MODULES[name])
         print(f"\n## {name}\n\n{(module.__doc__ or '').strip()}\n", flush=True)
         print(module.main(), flush=True)
 

@@ -1,1 +1,1 @@
-"""Tokens per second beside others' trainers: same model, data, effective batch and threads, in turns."""
+"""Training speed beside other trainers: same model, data, effective batch and threads, in turns."""

@@ -1,5 +1,6 @@
 """Onyx on a lesson: prepared data, a plan, and a rank as a process of its own, as a runner starts it."""
 
+import csv
 import json
 import os
 import subprocess
@@ -136,7 +137,8 @@ def score(attempt: Attempt) -> Score:
         if event.kind == "metrics":
             found.times.append(event.time)
             found.tokens.append(event.data["trained_tokens"])
-            found.losses.append(event.data["loss"])
+    with (attempt.job_dir / "metrics.csv").open() as file:
+        found.losses.extend(float(row["loss"]) for row in csv.DictReader(file))
     return found
 
 

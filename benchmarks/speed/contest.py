@@ -1,0 +1,93 @@
+"""Contenders take turns on one lesson, each in a process of its own."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measure import table
+from benchmarks.speed.lesson import Lesson
+from benchmarks.speed.peers import Score, score_of
+from onyx.jobs.launcher import TEMPLATE_ENVIRONMENT
+
+OURS = {"Onyx": "no", "Onyx, compiled": "yes"}
+TIMEOUT_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How a contender did over all turns."""
+
+    name: str
+    rates: list[float]
+    """Tokens per second of each turn, padding not counted."""
+
+    losses: list[float]
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+
+def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[Place]:
+    """All of them, `turns` times, beginning with another one each time."""
+    path = lesson.write(folder / "lesson.json")
+    scores: dict[str, list[Score]] = {name: [] for name in names}
+    for turn in range(turns):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            made = _one(name, path, folder)
+            scores[name].append(made)
+            print(f"  turn {turn + 1}: {name}: {made.rate(lesson.skipped):.0f} tokens/s", file=sys.stderr, flush=True)
+    return [
+        Place(name=name, rates=[each.rate(lesson.skipped) for each in found], losses=found[-1].losses)
+        for name, found in scores.items()
+    ]
+
+
+def _one(name: str, path: Path, folder: Path) -> Score:
+    if name in OURS:
+        place = tempfile.mkdtemp(dir=folder)
+        command = ["-m", "benchmarks.speed.ours", str(path), place, OURS[name]]
+    else:
+        command = ["-m", "benchmarks.speed.peers", name, str(path)]
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=_environment(name, path, folder),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} failed: {done.stderr[-2000:]}")
+    return score_of(done.stdout)
+
+
+def _environment(name: str, path: Path, folder: Path) -> dict[str, str]:
+    """Ours is the template's; others wait as OpenMP does by itself, which is quickest for one process alone."""
+    threads = str(json.loads(path.read_text())["threads"])
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    given = TEMPLATE_ENVIRONMENT if name in OURS else {}
+    kept = {"ONYX_HOME": str(folder / "home"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "peers")}
+    return own | given | kept | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
+
+
+def ranking(places: list[Place], base: str) -> str:
+    """Fastest first, as Markdown."""
+    against = next(each for each in places if each.name == base)
+    rows = []
+    for each in sorted(places, key=lambda each: -each.rate):
+        ratios = [mine / other for mine, other in zip(each.rates, against.rates, strict=True)]
+        spread = f"{min(ratios):.2f} … {max(ratios):.2f}"
+        rows.append([each.name, f"{each.rate:.0f}", f"{statistics.median(ratios):.2f}", spread])
+    return table(["contender", "tokens/s", f"× {base}", "spread"], rows)
+
+
+def furthest(ours: Place, theirs: Place) -> float:
+    """The largest relative difference of two loss curves."""
+    pairs = zip(ours.losses, theirs.losses, strict=True)
+    return max(abs(mine - other) / abs(other) for mine, other in pairs)

@@ -1,0 +1,138 @@
+"""Training speed beside others' trainers.
+
+One model, one set of samples in one order, one effective batch, the same threads; every contender is a process of its
+own and runs at its own defaults otherwise. Timed from the end of the first updates to the end of the last one, so that
+neither starting nor compiling counts. Utilisation: 6 × parameters × tokens (padding not counted) + attention, over the
+rate of float32 products of 2048 × 2048 measured between the turns.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import table
+from benchmarks.speed.contest import Place, compete, furthest, ranking
+from benchmarks.speed.corpus import log_normal, real, texts, train_tokenizer
+from benchmarks.speed.lesson import Lesson, make_llama
+from benchmarks.speed.plots import bars
+
+WIDTH, DEPTH = 512, 9
+"""34.9 million parameters."""
+
+THREADS = 2
+UPDATES = 6
+TURNS = 2
+PLAIN = "HF Trainer as it comes"
+HAND = "hand-written loop"
+NAMES = [
+    "Onyx",
+    "Onyx, compiled",
+    HAND,
+    PLAIN,
+    "HF Trainer by length",
+    "HF Trainer by length, compiled",
+    "TRL packed",
+    "TRL packed, compiled",
+    "Lightning",
+]
+
+
+def main() -> str:
+    """The tables, as Markdown; pictures beside them."""
+    with tempfile.TemporaryDirectory() as folder:
+        return "\n\n".join([_full(Path(folder)), _adapters(Path(folder))])
+
+
+def _full(folder: Path) -> str:
+    lines = texts()
+    tokenizer = train_tokenizer(lines)
+    model = make_llama(folder / "llama", tokenizer, width=WIDTH, depth=DEPTH)
+    sets = {"real text": real(tokenizer, lines, 32 * UPDATES), "log-normal lengths": log_normal(32 * UPDATES)}
+    parts = []
+    for name, samples in sets.items():
+        names = NAMES if name == "real text" else ["Onyx, compiled", PLAIN, "HF Trainer by length"]
+        lesson = _lesson(folder, model, samples)
+        places = compete(lesson, names, TURNS, folder)
+        short = name.split()[0]
+        bars(places, f"Full fine-tuning, 35 M parameters, {name}, 2 cores", f"speed-{short}")
+        parts.append(f"### Full fine-tuning, {name}\n\n{ranking(places, PLAIN)}")
+        parts.append(_utilisation(places, lesson))
+        if HAND in names:
+            by_name = {each.name: each for each in places}
+            apart = furthest(by_name["Onyx, compiled"], by_name[HAND])
+            parts.append(f"Largest difference of the loss curves, Onyx compiled and the hand-written loop: {apart:.1e}")
+    return "\n\n".join(parts)
+
+
+def _adapters(folder: Path) -> str:
+    """LoRA on SmolLM2-135M, where its wheel is installed."""
+    from onyx.training.models.smollm2 import NAMES as KNOWN
+    from onyx.training.models.smollm2 import gguf_file
+    from onyx.training.prepared import Roots
+
+    if gguf_file() is None:
+        return "SmolLM2-135M is not installed: LoRA was not measured."
+    from tokenizers import Tokenizer
+
+    from onyx.training.models.resolve import resolve
+
+    model = resolve(next(iter(KNOWN)), Roots(home=folder / "home"))
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    lesson = _lesson(folder, model, real(tokenizer, texts(), 16 * UPDATES), window=16, method="lora")
+    places = compete(lesson, ["Onyx", PLAIN, "HF Trainer by length"], TURNS, folder)
+    bars(places, "LoRA on SmolLM2-135M, real text, 2 cores", "speed-lora")
+    return f"### LoRA on SmolLM2-135M, real text\n\n{ranking(places, PLAIN)}"
+
+
+def _lesson(
+    folder: Path,
+    model: Path,
+    samples: list[list[int]],
+    *,
+    window: int = 32,
+    method: str = "full",
+    updates: int = UPDATES,
+) -> Lesson:
+    data = folder / "samples.json"
+    data.write_text(json.dumps(samples))
+    return Lesson(
+        model=str(model),
+        data=str(data),
+        window=window,
+        micro_batch=8,
+        updates=updates,
+        skipped=2,
+        threads=THREADS,
+        method=method,
+    )
+
+
+def _utilisation(places: list[Place], lesson: Lesson) -> str:
+    samples = lesson.samples()
+    tokens = sum(map(len, samples))
+    attention = sum(6 * DEPTH * WIDTH * len(each) ** 2 for each in samples) / tokens  # causal: half of all pairs
+    parameters = _parameters(Path(lesson.model))
+    peak = _peak()
+    rows = [[each.name, f"{each.rate * (6 * parameters + attention) / peak:.0%}"] for each in places[:2]]
+    return table(["contender", f"of {peak / 1e9:.0f} GFLOP/s"], rows)
+
+
+def _parameters(model: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(model / "model.safetensors", "pt") as file:
+        return sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - not a dictionary
+
+
+def _peak() -> float:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    matrix = torch.ones(2048, 2048)
+    best = float("inf")
+    for _ in range(10):
+        began = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - began)
+    return 2 * 2048**3 / best
