@@ -19,12 +19,15 @@ from onyx.memory.plan import DevicePlan, Plan
 from onyx.memory.recipe import Recipe
 from onyx.memory.shares import split
 from onyx.memory.timing import Timing
-from onyx.memory.timings import stored_timing, timing_key
+from onyx.memory.timings import own_key, stored_timing, timing_key
 
 MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
 """Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
 a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
 
+
+UNLIKE = 1.25
+"""How many times as fast a device must have been measured before it gets a larger share: the rest is noise."""
 
 QUICK_TOKENS = 2048
 """Padded tokens at once beyond which a CPU gets no quicker (measured: 0.56 of its peak at 512, 0.61 at 1024, 0.64 at
@@ -119,7 +122,7 @@ def make_plan(request: Request) -> Plan:
         if each.samples < 1
     ]
     taking = []
-    for each, share in zip(able, split(request.window, _weights(able)), strict=True):
+    for each, share in zip(able, split(request.window, _weights(config, request, able)), strict=True):
         if share:
             taking.append((each, _part(each, share, request, warnings)))
         else:
@@ -215,11 +218,29 @@ def _quick(fit: Fit, request: Request) -> tuple[int, int]:
     return min(fit.samples, tokens // request.longest), tokens
 
 
-def _weights(fits: list[Fit]) -> list[float]:
-    """By speed when every device's is known, else by memory."""
-    speeds = [each.device.speed for each in fits]
-    known = [speed for speed in speeds if speed is not None]
-    return known if len(known) == len(fits) else [float(each.usable) for each in fits]
+def _weights(config: Any, request: Request, fits: list[Fit]) -> list[float]:
+    """By speed when every device's is known, as it was given or as ranks have measured it, else by memory."""
+    given = [each.device.speed for each in fits]
+    known = [speed for speed in given if speed is not None]
+    if len(known) == len(fits):
+        return known
+    return _measured_speeds(config, request, fits) or [float(each.usable) for each in fits]
+
+
+def _measured_speeds(config: Any, request: Request, fits: list[Fit]) -> list[float] | None:
+    """Tokens per second of each device in earlier jobs; None where one is not known, or where they are alike."""
+    for compiled in (True, False):
+        keys = [
+            own_key(
+                timing_key(config, request.recipe, each.device, compiled=compiled), each.device.label, each.device.uuid
+            )
+            for each in fits
+        ]
+        timings = [timing for timing in map(stored_timing, keys) if timing is not None and timing.per_token > 0]
+        speeds = [1 / timing.per_token for timing in timings]
+        if len(speeds) == len(fits) and max(speeds) > UNLIKE * min(speeds):
+            return speeds
+    return None
 
 
 def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, float | None]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import socket
 from typing import Any
 
 from onyx.memory.cache import Cache
@@ -21,6 +22,11 @@ def timing_key(config: Any, recipe: Recipe, device: Device, *, compiled: bool = 
     if compiled:
         key["compiled"] = True
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def own_key(key: str, label: str, uuid: str | None) -> str:
+    """The same for one device of this host and not for others of its kind: one may be throttled, or somebody's too."""
+    return f"{key}@{uuid or f'{socket.gethostname()}/{label}'}"
 
 
 def stored_timing(key: str) -> Timing | None:

@@ -12,8 +12,8 @@ import torch
 from onyx.memory.footprints import store_overhead
 from onyx.memory.overhead import Overhead
 from onyx.memory.timing import Timing
-from onyx.memory.timings import store_timing, stored_timing
-from onyx.training.attempt import Attempt
+from onyx.memory.timings import own_key, store_timing, stored_timing
+from onyx.training.attempt import Attempt, Share
 from onyx.training.oom import peak_bytes
 from onyx.training.run import Run
 from onyx.training.warmup import Seconds
@@ -24,7 +24,7 @@ def report(run: Run, seconds: Seconds) -> None:
     part, device = _part(run), run.worker.device
     if device.type != "cpu" and "name" in part:
         store_overhead(part["name"], card_overhead(device))
-    timing = _timing(part, seconds)
+    timing = _timing(part, run.share, seconds)
     per_update = update_seconds(run, timing) if timing else None
     windows = math.ceil(run.order.count / run.progress.steering.window) * run.attempt.spec.training.epochs
     predicted = predicted_bytes(run.attempt)
@@ -72,7 +72,7 @@ def card_overhead(device: torch.device) -> Overhead:
     return Overhead(fixed=fixed, slack=slack, fixed_high=fixed, slack_high=1.05 * slack, measured=True)
 
 
-def _timing(part: dict[str, Any], seconds: Seconds) -> Timing | None:
+def _timing(part: dict[str, Any], share: Share, seconds: Seconds) -> Timing | None:
     """A line through what was timed; the optimizer's part is known from earlier jobs, or not yet."""
     if len(seconds) < 2:
         return None
@@ -81,6 +81,7 @@ def _timing(part: dict[str, Any], seconds: Seconds) -> Timing | None:
     timing = Timing.through(seconds, per_update=before.per_update if before else 0.0)
     if key:
         store_timing(key, timing)
+        store_timing(own_key(key, share.device, share.uuid), timing)
     return timing
 
 

@@ -146,6 +146,7 @@ class Job:
     free_disk: int = 0
     """What the operator wants to keep free."""
 
+    compile_dir: Path | None = None
     number: int = 0
     """The last attempt's."""
 
@@ -218,6 +219,7 @@ class Job:
             attempt_dir=self.attempt_dir,
             rendezvous=self.attempt_dir / "rendezvous",
             free_disk_bytes=self.free_disk,
+            compile_dir=self.compile_dir,
         )
 
     def log(self) -> str:

@@ -1,0 +1,83 @@
+"""The compiled step, made by real compilers in ranks that are processes."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from onyx.training.attempt import Exit
+from onyx.training.graphs import graph_shapes
+from tests.training.job import Job, make_model, write_data
+from tests.training.template import Template
+
+LENGTHS = [int(n) for n in np.random.default_rng(3).integers(4, 24, size=64)]
+
+needs_compiler = pytest.mark.skipif(not shutil.which("c++") and not shutil.which("g++"), reason="no C++ compiler")
+
+
+@pytest.fixture
+def job(template: Template, tmp_path: Path) -> Job:
+    data = write_data(tmp_path / "data", LENGTHS)
+    model = make_model(tmp_path, num_hidden_layers=1)
+    return Job(template=template, home=tmp_path, model=model, data=data, training={"epochs": 1}, budgets=[96])
+
+
+@needs_compiler
+@pytest.mark.timeout(280)
+def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Path) -> None:
+    plain = job.twin("plain").finish()
+    compiled = job.twin("compiled", compile_dir=tmp_path / "compiled").finish()
+    assert any("compiled in" in event.message for event in compiled.events), compiled.log()
+    assert (tmp_path / "compiled").stat().st_mode & 0o077 == 0  # graphs are pickle: nobody else's to write
+    for name, weight in plain.weights().items():
+        torch.testing.assert_close(compiled.weights()[name], weight, rtol=1e-4, atol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_stopped_one_goes_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
+    whole = job.twin("whole", compile_dir=tmp_path / "compiled", training={"epochs": 3}).finish()
+    stopped = job.twin("stopped", compile_dir=tmp_path / "compiled", training={"epochs": 3})
+    pids = stopped.start()
+    stopped.until(lambda: any(event.kind == "checkpoint" for event in stopped.events))
+    stopped.signal(pids, signal.SIGTERM)
+    assert stopped.wait(pids) == [Exit.SAVED]
+    stopped.finish()
+    assert stopped.number == 2
+    for name, weight in whole.weights().items():
+        assert torch.equal(stopped.weights()[name], weight)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_it_trains_as_it_is_and_says_so(job: Job, tmp_path: Path) -> None:
+    plain = job.twin("plain").finish()
+    broken = job.twin("broken", compile_dir=tmp_path / "compiled")
+    broken.number = 1
+    path = broken.write_attempt()
+    environment = os.environ | {"CXX": "/bin/false", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "onyx.training.rank", str(path), "0"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == Exit.DONE
+    (told,) = [event for event in broken.events if "not compiled" in event.message]
+    assert told.level == "warn"
+    for name, weight in plain.weights().items():
+        assert torch.equal(broken.weights()[name], weight)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "window", "shapes"),
+    [
+        ([8, 16], 64, 8, [(4, 16)]),
+        ([8, 16], 20, 8, [(2, 16), (1, 16)]),  # the longest run alone
+        ([16, 16], 1024, 16, [(17, 16)]),  # as many rows as tokens would make a graph for squares
+    ],
+)
+def test_one_graph_for_several_rows_and_one_where_samples_run_alone(
+    lengths: list[int], budget: int, window: int, shapes: list[tuple[int, int]]
+) -> None:
+    assert graph_shapes(np.array(lengths), budget, window) == shapes
