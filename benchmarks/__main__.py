@@ -11,6 +11,9 @@ MODULES = {
     "jobs": "benchmarks.jobs",
     "api": "benchmarks.api",
     "speed": "benchmarks.speed.report",
+    "unequal": "benchmarks.speed.unequal",
+    "finders": "benchmarks.speed.finders",
+    "growth": "benchmarks.speed.growth",
 }
 
 

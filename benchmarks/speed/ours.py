@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.speed.lesson import Lesson
 from benchmarks.speed.peers import Score
+from onyx.jobs.launcher import TEMPLATE_ENVIRONMENT
 from onyx.memory.device import Device
 from onyx.training.attempt import Attempt, attempt_dir
 from onyx.training.data.encode import Encoded
@@ -109,15 +110,16 @@ def compose(
     )
 
 
-def start(attempt: Attempt, rank: int = 0) -> "subprocess.Popen[bytes]":
-    """One rank."""
+def start(attempt: Attempt, rank: int = 0, core: int | None = None) -> "subprocess.Popen[bytes]":
+    """One rank, on one core where that is asked for."""
     attempt.attempt_dir.mkdir(parents=True, exist_ok=True)
     path = attempt.attempt_dir / "attempt.json"
     path.write_text(attempt.model_dump_json())
     threads = str(attempt.shares[rank].threads)
     log = (attempt.attempt_dir / f"rank-{rank}.log").open("wb")
-    command = [sys.executable, "-m", "onyx.training.rank", str(path), str(rank)]
-    environment = os.environ | {"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"}
+    tied = ["taskset", "-c", str(core)] if core is not None else []
+    command = [*tied, sys.executable, "-m", "onyx.training.rank", str(path), str(rank)]
+    environment = os.environ | TEMPLATE_ENVIRONMENT | {"OMP_NUM_THREADS": threads}
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 

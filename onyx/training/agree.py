@@ -55,6 +55,7 @@ def agree(run: Run, share: ShareResult, window: int) -> Agreed:
         accumulation_steps=(change.accumulation_steps or 0) if change else 0,
         clipping=_told_clipping(change),
     )
+    run.pace.end()  # reading the losses has waited for the device; what comes now is waiting for others
     ballot = Ballot(failed=share.stuck > 0, stop=run.worker.stop.requested, told=mine.numbers())
     result = run.ranks.vote(ballot, run.worker.parameters)
     told = heard(result.told)

@@ -5,12 +5,13 @@ import math
 from onyx.training.atomic import write_text
 from onyx.training.attempt import Result
 from onyx.training.export import publish
-from onyx.training.probe import keep_time, predicted_bytes
+from onyx.training.probe import keep_pace, keep_time, predicted_bytes
 from onyx.training.run import Run
 
 
 def finish(run: Run) -> None:
     """Publish the model, then say so: result.json is there when the model is."""
+    keep_pace(run)
     if not run.ranks.first:
         return
     result = result_of(run)

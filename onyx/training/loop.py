@@ -34,6 +34,7 @@ def train(run: Run) -> Ending:
             continue
         began = time.monotonic()
         window = run.next_window()
+        run.pace.begin(int(worker.samples.tokens[window.share].sum()))
         share = run_share(
             worker,
             window.share,

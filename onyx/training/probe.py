@@ -13,7 +13,7 @@ from onyx.memory.footprints import store_overhead
 from onyx.memory.overhead import Overhead
 from onyx.memory.timing import Timing
 from onyx.memory.timings import own_key, store_timing, stored_timing
-from onyx.training.attempt import Attempt, Share
+from onyx.training.attempt import Attempt
 from onyx.training.oom import peak_bytes
 from onyx.training.run import Run
 from onyx.training.warmup import Seconds
@@ -24,7 +24,7 @@ def report(run: Run, seconds: Seconds) -> None:
     part, device = _part(run), run.worker.device
     if device.type != "cpu" and "name" in part:
         store_overhead(part["name"], card_overhead(device))
-    timing = _timing(part, run.share, seconds)
+    timing = _timing(part, seconds)
     per_update = update_seconds(run, timing) if timing else None
     windows = math.ceil(run.order.count / run.progress.steering.window) * run.attempt.spec.training.epochs
     predicted = predicted_bytes(run.attempt)
@@ -51,6 +51,14 @@ def keep_time(run: Run) -> None:
     store_timing(key, replace(timing, per_update=max(0.0, beyond)))
 
 
+def keep_pace(run: Run) -> None:
+    """At the end, on every rank: how fast its own device was, for the shares of later plans."""
+    key, per_token = _part(run).get("timing_key"), run.pace.per_token
+    if key is not None and per_token is not None:
+        mine = Timing(per_micro_batch=0.0, per_token=per_token, per_update=0.0)
+        store_timing(own_key(key, run.share.device, run.share.uuid), mine)
+
+
 def predicted_bytes(attempt: Attempt) -> list[int]:
     """What the plan says of each rank, in the terms of `peak_bytes`."""
     name = "low" if attempt.shares[0].device.startswith("cuda") else "expected_peak"
@@ -72,7 +80,7 @@ def card_overhead(device: torch.device) -> Overhead:
     return Overhead(fixed=fixed, slack=slack, fixed_high=fixed, slack_high=1.05 * slack, measured=True)
 
 
-def _timing(part: dict[str, Any], share: Share, seconds: Seconds) -> Timing | None:
+def _timing(part: dict[str, Any], seconds: Seconds) -> Timing | None:
     """A line through what was timed; the optimizer's part is known from earlier jobs, or not yet."""
     if len(seconds) < 2:
         return None
@@ -81,7 +89,6 @@ def _timing(part: dict[str, Any], share: Share, seconds: Seconds) -> Timing | No
     timing = Timing.through(seconds, per_update=before.per_update if before else 0.0)
     if key:
         store_timing(key, timing)
-        store_timing(own_key(key, share.device, share.uuid), timing)
     return timing
 
 

@@ -37,6 +37,7 @@ from onyx.training.objective import objective_of
 from onyx.training.oom import Thrash
 from onyx.training.optimizer import make_optimizer
 from onyx.training.order import Order
+from onyx.training.pace import Pace
 from onyx.training.ranks import Ranks, StoppedWhileWaitingError, join, leave
 from onyx.training.record import Record
 from onyx.training.resume import begin, find_beginning
@@ -116,6 +117,7 @@ def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: Stop) -> Run:
         control=Control(attempt.attempt_dir / "control.json"),
         record=Record(attempt, events, progress, first=ranks.first),
         thrash=Thrash(),
+        pace=Pace(),
         evaluation=open_data(attempt.data_dir).evaluation,
         tokenizer=load_tokenizer(attempt.model_dir, remote_code=attempt.remote_code) if ranks.first else None,
     )

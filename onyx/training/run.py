@@ -15,6 +15,7 @@ from onyx.training.cut import shares
 from onyx.training.journal import Journal
 from onyx.training.oom import Thrash, allocator_retries
 from onyx.training.order import Indices, Order
+from onyx.training.pace import Pace
 from onyx.training.progress import Progress
 from onyx.training.ranks import Ranks
 from onyx.training.rates import learning_rate
@@ -46,7 +47,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One rank of an attempt. Only `progress` changes while it lasts."""
+    """One rank of an attempt. Only `progress`, and what is counted of memory and time, changes while it lasts."""
 
     attempt: Attempt
     ranks: Ranks
@@ -58,6 +59,7 @@ class Run:
     control: Control
     record: Record
     thrash: Thrash
+    pace: Pace
     evaluation: Data | None
     tokenizer: Any
 

@@ -1,0 +1,97 @@
+"""Two ranks of which one has half a core: a busy process shares the other's.
+
+Each rank is tied to a core of its own. Alone: each by itself, under the same conditions. Equal: a first job of both,
+whose plan knows nothing of their speeds. Unequal: the same job planned again, with what the first one's ranks measured.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.measure import table
+from benchmarks.speed import ours
+from benchmarks.speed.corpus import real, texts, train_tokenizer
+from benchmarks.speed.lesson import Lesson, make_llama
+from onyx.training.attempt import Attempt
+from onyx.training.rank import NICENESS
+
+TURNS = 3
+WINDOW, UPDATES, SKIPPED = 64, 24, 2
+BUSY = f"import os; os.nice({NICENESS})\nwhile True: pass"
+
+
+def main() -> str:
+    """The table, as Markdown."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        os.environ["ONYX_HOME"] = str(root / "home")
+        lines = texts()
+        tokenizer = train_tokenizer(lines)
+        model = make_llama(root / "llama", tokenizer, width=192, depth=4)
+        samples = real(tokenizer, lines, WINDOW * UPDATES)
+        lesson = Lesson(
+            model=str(model),
+            data="",
+            window=WINDOW,
+            micro_batch=8,
+            updates=UPDATES,
+            skipped=SKIPPED,
+            threads=1,
+        )
+        data = ours.write_data(root / "data", samples)
+        return _play(lesson, root, data, [len(each) for each in samples])
+
+
+def _play(lesson: Lesson, root: Path, data: Path, lengths: list[int]) -> str:
+    def job(name: str, devices: int) -> Attempt:
+        return ours.compose(lesson, root / name, data, lengths, compile_step=False, devices=devices)
+
+    rates: dict[str, list[float]] = {"whole core": [], "half a core": [], "equal shares": [], "by speed": []}
+    for turn in range(TURNS):
+        rates["whole core"].append(_rate(job(f"whole-{turn}", 1), lesson, [0]))
+        with _busy(1):
+            rates["half a core"].append(_rate(job(f"half-{turn}", 1), lesson, [1]))
+            equal = ours.with_shares(job(f"equal-{turn}", 2), share=0.5)
+            rates["equal shares"].append(_rate(equal, lesson, [0, 1]))
+            planned = job(f"speed-{turn}", 2)
+            rates["by speed"].append(_rate(planned, lesson, [0, 1]))
+            print(f"  shares {[round(each.share, 2) for each in planned.shares]}", file=sys.stderr, flush=True)
+    return _table(rates)
+
+
+def _table(rates: dict[str, list[float]]) -> str:
+    sums = [whole + half for whole, half in zip(rates["whole core"], rates["half a core"], strict=True)]
+    rows = []
+    for name, found in rates.items():
+        parts = [rate / both for rate, both in zip(found, sums, strict=True)]
+        spread = f"{statistics.median(parts):.2f} ({min(parts):.2f} … {max(parts):.2f})"
+        rows.append([name, f"{statistics.median(found):.0f}", spread])
+    return table(["ranks", "tokens/s", "of the sum of both alone"], rows)
+
+
+def _rate(attempt: Attempt, lesson: Lesson, cores: list[int]) -> float:
+    processes = [ours.start(attempt, rank, core=core) for rank, core in enumerate(cores)]
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise RuntimeError((attempt.attempt_dir / "rank-0.log").read_text()[-3000:])
+    return ours.score(attempt).rate(lesson.skipped)
+
+
+@contextmanager
+def _busy(core: int) -> Iterator[None]:
+    """Somebody else's process on that core, as nice as a rank."""
+    process = subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", BUSY])  # noqa: S607
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    print(main())
