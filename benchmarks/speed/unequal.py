@@ -20,7 +20,7 @@ from benchmarks.speed.lesson import Lesson, make_llama
 from onyx.training.attempt import Attempt
 from onyx.training.rank import NICENESS
 
-TURNS = 3
+TURNS = 2
 WINDOW, UPDATES, SKIPPED = 64, 24, 2
 BUSY = f"import os; os.nice({NICENESS})\nwhile True: pass"
 

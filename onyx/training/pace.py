@@ -6,7 +6,7 @@ Waiting for other ranks does not count, so that it is the device's own pace, wha
 import time
 from dataclasses import dataclass
 
-ENOUGH_SECONDS = 20.0
+ENOUGH_SECONDS = 10.0
 """Of work before the pace says anything: a short job on a busy host would call a device slow that is not."""
 
 
