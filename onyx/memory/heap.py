@@ -22,7 +22,6 @@ M_MMAP_MAX = -4
 THRESHOLD = 128 * 1024
 """Blocks from here on are mappings of their own: glibc's first value, before it learns."""
 
-
 NEVER = 2**31 - 1
 """More bytes than this at the end of the heap go back after all: it is the most that can be said."""
 

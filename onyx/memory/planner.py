@@ -25,7 +25,6 @@ MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
 """Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
 a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
 
-
 UNLIKE = 1.25
 """How many times as fast a device must have been measured before it gets a larger share: the rest is noise."""
 

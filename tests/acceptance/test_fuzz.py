@@ -93,7 +93,9 @@ def call(case: AnyCase, service: tuple[Server, Session], checks: list[Callable[.
     case.validate_response(response, checks=checks)
 
 
-def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], examples: int) -> None:
+def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], examples: int) -> int:
+    """How many requests were sent, each of them checked."""
+    sent = 0
     strict = mode is GenerationMode.NEGATIVE and OPERATIONS[label].body  # a query may say more than anybody reads
     checks = CHECKS + ([negative_data_rejection] if strict else [])
     if label == "GET /readyz":  # without a runner it is not ready, and 503 is how it says so
@@ -102,16 +104,19 @@ def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], exam
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
     @settings(max_examples=examples, phases=(Phase.generate,), suppress_health_check=list(HealthCheck), database=None)
     def requests_of(case: AnyCase) -> None:
+        nonlocal sent
+        sent += 1
         call(case, service, checks)
 
     with suppress(Unsatisfiable):  # what takes nothing cannot be given the wrong thing
         requests_of()
+    return sent
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_what_fits_and_what_does_not(label: str, service: tuple[Server, Session]) -> None:
-    for mode in GenerationMode:
-        fuzz(label, mode, service, 5)
+    sent = {mode: fuzz(label, mode, service, 5) for mode in GenerationMode}
+    assert sent[GenerationMode.POSITIVE] > 0
 
 
 @pytest.mark.slow
@@ -119,13 +124,16 @@ def test_what_fits_and_what_does_not(label: str, service: tuple[Server, Session]
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[Server, Session]) -> None:
-    fuzz(label, mode, service, 150)
+    sent = fuzz(label, mode, service, 150)
+    assert sent or mode is GenerationMode.NEGATIVE
 
 
-def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> None:
-    """A few stories, the same for the same number. Which step is possible depends on what the service answered, so
-    Hypothesis may find that it cannot repeat one; that ends these stories, and is nothing against the service."""
+def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> int:
+    """How many requests a few stories came to. They are the same for the same number, but which step is possible
+    depends on what the service answered, so Hypothesis may find that it cannot repeat one; that ends these stories, and
+    is nothing against the service."""
     running, session = service
+    sent = 0
     machine = STORIES.as_state_machine()
 
     class Story(machine):  # type: ignore[misc, valid-type]
@@ -135,6 +143,8 @@ def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> No
             self.job = made.json()["training_id"] if made else None
 
         def call(self, case: AnyCase, **_: Any) -> Any:
+            nonlocal sent
+            sent += 1
             if self.job and case.path_parameters:
                 case.path_parameters["training_id"] = self.job
             return case.call(base_url=running.url, session=session)
@@ -152,15 +162,14 @@ def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> No
     )
     with suppress(FlakyStrategyDefinition):
         seed(number)(Story).run(settings=options)
+    return sent
 
 
 def test_one_request_after_the_other(service: tuple[Server, Session]) -> None:
-    for number in range(2):
-        run_in_order(service, number, 8)
+    assert sum(run_in_order(service, number, 8) for number in range(2)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_long_stories(service: tuple[Server, Session]) -> None:
-    for number in range(40):
-        run_in_order(service, number, 20)
+    assert sum(run_in_order(service, number, 20) for number in range(40)) > 0

@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onyx.memory.compiling.shutil.which", lambda name: f"/usr/bin/{name}")
 
 
-def made(*, width: int, memory: int = 16 * GB, samples: int = 4000, **options: Any) -> Plan:
+def made(*, width: int, memory: int = 16 * GB, samples: int = 8000, **options: Any) -> Plan:
     config = LlamaConfig(
         hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=4, vocab_size=32000
     )
