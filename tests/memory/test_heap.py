@@ -1,8 +1,11 @@
+import resource
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from onyx.memory.calibrate import growth
-from onyx.memory.heap import steady_heap, trim_heap
+from onyx.memory.calibrate import growth, told
+from onyx.memory.heap import roomy_heap, steady_heap, trim_heap
 
 SIZE = 100 * 2**20
 
@@ -38,3 +41,25 @@ def test_growth_sees_memory_that_is_touched() -> None:
 def test_trimming_is_harmless() -> None:
     trim_heap()
     assert torch.ones(10).sum() == 10
+
+
+def faults(ready: Callable[[], bool]) -> int:
+    """Page faults of tensors that are made again and again, in a fork of its own."""
+
+    def work() -> str:
+        assert ready()
+        before = 0
+        for turn in range(11):
+            tensors = [torch.ones(SIZE // 40, dtype=torch.uint8) for _ in range(40)]
+            del tensors
+            if turn == 0:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        return str(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    return int(told(work))
+
+
+def test_a_roomy_heap_keeps_what_is_freed() -> None:
+    pages = 10 * SIZE // resource.getpagesize()
+    assert faults(steady_heap) > 0.9 * pages
+    assert faults(roomy_heap) < 0.1 * pages
