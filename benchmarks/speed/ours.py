@@ -101,6 +101,7 @@ def compose(
         shares=planned.shares,
         precision=planned.precision,
         model_dir=Path(lesson.model),
+        layout=planned.plan["layout"],
         compile_dir=folder.parent / "compiled" if compile_step else None,
         data_dir=data,
         job_dir=job,

@@ -33,6 +33,7 @@ def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Setting
         precision=prepared.planned.precision,
         model_dir=prepared.model_dir,
         remote_code=prepared.remote_code,
+        layout=prepared.planned.plan.get("layout", "padded"),
         compile_dir=settings.home / "compiled" if prepared.planned.plan.get("compile") else None,
         data_dir=prepared.data_dir,
         job_dir=job_dir,

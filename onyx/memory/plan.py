@@ -80,6 +80,10 @@ class Plan:
     compile: bool = False
     """Whether the step is compiled. Part of what decides the bits, so no attempt decides it anew."""
 
+    layout: Literal["padded", "joined"] = "padded"
+    """Whether a micro-batch is rows padded to the longest, or one row of samples end to end, which has no padding. It
+    decides the bits too."""
+
     max_length: int
     """Tokens of the longest sample, of a pair's longer answer, that the plan provides for."""
 

@@ -15,6 +15,7 @@ from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.explain import alternatives
 from onyx.memory.fitting import Fit, fit_device
 from onyx.memory.heap import FRAGMENTED
+from onyx.memory.joining import joins
 from onyx.memory.plan import DevicePlan, Plan
 from onyx.memory.recipe import Recipe
 from onyx.memory.shares import split
@@ -169,6 +170,7 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: 
         gradient_checkpointing=recipe.gradient_checkpointing,
         objective=recipe.objective,
         compile=compiled,
+        layout="joined" if joins(config, request, [each.label for each in parts]) else "padded",
         max_length=request.longest,
         window=request.window,
         accumulation_steps=steps,

@@ -7,6 +7,7 @@ so that no copy of the logits is made; nothing keeps the logits alive in backwar
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,16 +23,23 @@ AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16":
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One micro-batch, padded on the right."""
+    """One micro-batch: rows padded on the right, or one row of samples joined end to end."""
 
     input_ids: torch.Tensor
-    """(samples, length) token ids."""
+    """(samples, length) token ids; (1, tokens) where joined."""
 
     labels: torch.Tensor
-    """(samples, length) already shifted, `IGNORED` where no loss is; (samples,) class ids for a classifier."""
+    """Of the same shape, already shifted, `IGNORED` where no loss is; (samples,) class ids for a classifier."""
 
     attention_mask: torch.Tensor | None
     """None for causal models: no token looks to its right, so padding there changes nothing and needs no mask."""
+
+    positions: torch.Tensor | None = None
+    """(1, tokens) where joined: how far each token is from its sample's first."""
+
+    runs: torch.Tensor | None = None
+    """(1, 1, 1, 2 × runs) where joined: how many samples of which length stand side by side. Never of size 1, which a
+    compiler would take for a constant."""
 
     reference: torch.Tensor | None = None
     """(rows,) for pairs: the log-probability that the model gave each row's labels before it was trained."""
@@ -79,10 +87,14 @@ def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 def logits_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     """(tokens, vocabulary), or (samples, classes)."""
-    masked = {} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
-    cached = {} if batch.attention_mask is not None else {"use_cache": False}
-    logits: torch.Tensor = model(input_ids=batch.input_ids, **masked, **cached).logits
+    logits: torch.Tensor = model(input_ids=batch.input_ids, **_how(batch)).logits
     return logits.flatten(0, -2)
+
+
+def _how(batch: Batch) -> dict[str, Any]:
+    if batch.runs is not None:
+        return {"attention_mask": batch.runs, "position_ids": batch.positions, "use_cache": False}
+    return {"use_cache": False} if batch.attention_mask is None else {"attention_mask": batch.attention_mask}
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -70,6 +70,9 @@ class Attempt(Frozen):
     remote_code: bool = False
     """Whether the operator lets this model run code of its own."""
 
+    layout: Literal["padded", "joined"] = "padded"
+    """How samples become a micro-batch, as the plan has it."""
+
     compile_dir: Path | None = None
     """Where compiled graphs are kept between jobs; None where the plan does not compile. The one place with pickle in
     it: no job's data, and nobody's but the operator's to write."""

@@ -38,9 +38,8 @@ def evaluate(run: Run, samples: Data) -> Score | None:
     """Every rank scores its share; all learn the sum. None when a rank was told to stop."""
     everything = np.arange(len(samples.lengths))
     mine = run.share_of(everything, samples)
-    score = score_share(
-        run.worker, samples, micro_batches(mine, samples.lengths, run.budget, run.share.micro_batch_cost)
-    )
+    cut = micro_batches(mine, samples.lengths, run.budget, run.share.micro_batch_cost, joined=run.worker.joined)
+    score = score_share(run.worker, samples, cut)
     result = run.ranks.vote(Ballot(stop=run.worker.stop.requested, told=astuple(score)))
     if result.stop:
         return None
@@ -65,7 +64,7 @@ def score_share(worker: Worker, samples: Data, cut: list[Indices]) -> Score:
 
 @torch.no_grad()
 def _score(worker: Worker, samples: Data, chosen: Indices) -> Score:
-    batch = batch_of(samples, chosen, worker.device)
+    batch = batch_of(samples, chosen, worker.device, joined=worker.joined)
     with autocast(worker.precision, worker.device.type):
         loss, correct = worker.objective.score(worker.model, batch)
     return Score(float(loss), float(correct), float(samples.weights[chosen].sum()))

@@ -16,7 +16,7 @@ def make_graphs(worker: Worker, compiled: CompiledLoss, budget: int, window: int
     """Run shapes that lead to every graph that is needed, and close the door on others."""
     began = time.monotonic()
     try:
-        for samples, length in graph_shapes(worker.samples.lengths, budget, window):
+        for samples, length in graph_shapes(worker.samples.lengths, budget, window, joined=worker.joined):
             _make_graph(worker, samples, length)
     except Exception as error:  # compilers fail in as many ways as models are written
         if is_out_of_memory(error):
@@ -32,13 +32,16 @@ def make_graphs(worker: Worker, compiled: CompiledLoss, budget: int, window: int
         events.say("message", f"the step is not compiled: {compiled.failed}", level="warn")
 
 
-def graph_shapes(lengths: Lengths, budget: int, window: int) -> list[tuple[int, int]]:
+def graph_shapes(lengths: Lengths, budget: int, window: int, *, joined: bool = False) -> list[tuple[int, int]]:
     """(samples, length) for the graph of several rows, and for that of one row where the longest samples run alone.
 
-    torch makes a graph of its own for one row. A single row that is left over at the end of a share is not worth it
-    and runs without. Equal numbers of rows and tokens would make a graph for squares only.
+    Joined samples are one row always, and need one graph. For padded ones torch makes a graph of its own for one row. A
+    single row that is left over at the end of a share is not worth it and runs without. Equal numbers of rows and
+    tokens would make a graph for squares only.
     """
-    shapes = worst_shapes(lengths, budget, window)
+    shapes = worst_shapes(lengths, budget, window, joined=joined)
+    if joined:
+        return shapes
     alone = [shape for shape in shapes if shape[0] == 1]
     rows, length = max(shapes)
     rows = max(2, rows)

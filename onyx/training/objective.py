@@ -5,11 +5,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from onyx.memory.preference import ROWS, blank_pairs, preference_loss, reward_margins
-from onyx.memory.step import IGNORED, Batch, blank_batch
+from onyx.memory.step import Batch, blank_batch
 from onyx.training.accuracy import Loss, loss_and_right
+from onyx.training.row import blank_row
 from onyx.training.spec import TrainingSpec
 
 
@@ -46,18 +46,18 @@ class Imitate:
     """Supervised: every label token counts."""
 
     loss: Loss = loss_and_right
+    joined: bool = False
 
     def measure(self, model: nn.Module, batch: Batch) -> Measured:
         loss, right = self.loss(model, batch)
         return Measured(loss, right[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = model(input_ids=batch.input_ids, use_cache=False).logits.flatten(0, -2).float()
-        labels = batch.labels.flatten()
-        loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-        return loss, ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
+        return loss_and_right(model, batch)
 
     def blank(self, samples: int, length: int, device: torch.device) -> Batch:
+        if self.joined:
+            return blank_row(samples, length, device)
         return blank_batch(samples, length, causal=True, device=str(device))
 
 
@@ -80,6 +80,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right) -> Objective:
-    """`loss` may be a compiled one."""
-    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss)
+def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right, *, joined: bool = False) -> Objective:
+    """`loss` may be a compiled one, and of samples that are joined."""
+    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss, joined)

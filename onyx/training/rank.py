@@ -30,6 +30,7 @@ from onyx.training.errors import UserError
 from onyx.training.events import Events
 from onyx.training.failure import disk_full, is_disk_full
 from onyx.training.finish import finish
+from onyx.training.joined import attend_joined
 from onyx.training.loop import Ending, train
 from onyx.training.models.load import load_model
 from onyx.training.models.tokenizer import load_tokenizer
@@ -136,11 +137,15 @@ def _worker(attempt: Attempt, share: Share, stop: Stop, scaler: dict[str, Any]) 
         device=device,
         remote_code=attempt.remote_code,
     )
+    joined = attempt.layout == "joined"
+    if joined:
+        attend_joined(model)
     compiled = CompiledLoss(attempt.compile_dir) if attempt.compile_dir is not None else None
     return Worker(
         model=model,
         samples=open_data(attempt.data_dir),
-        objective=objective_of(spec, compiled or loss_and_right),
+        objective=objective_of(spec, compiled or loss_and_right, joined=joined),
+        joined=joined,
         compiled=compiled,
         device=device,
         precision=attempt.precision,

@@ -83,7 +83,8 @@ class Run:
         plan = self.attempt.shares
         budget = sum(share.token_budget for share in plan) // len(plan)
         parts, cost = [share.share for share in plan], plan[0].micro_batch_cost
-        return shares(chosen, samples.lengths, parts, budget, cost)[self.ranks.rank]
+        found = shares(chosen, samples.lengths, parts, budget, cost, joined=self.worker.joined)
+        return found[self.ranks.rank]
 
     @property
     def accumulation_steps(self) -> int:

@@ -11,6 +11,7 @@ from onyx.memory.step import IGNORED, Batch
 from onyx.training.cut import Lengths
 from onyx.training.data.pairs import Pairs
 from onyx.training.order import Indices
+from onyx.training.row import row_of
 
 PADDING = 0
 """Any token does: it stands to the right of all others, where a causal model never looks, and its label is ignored."""
@@ -42,11 +43,12 @@ class Samples(Protocol):
 Data = Samples | Pairs
 
 
-def batch_of(samples: Data, chosen: Indices, device: torch.device) -> Batch:
-    """One micro-batch, padded on the right, its labels shifted to where they are predicted."""
+def batch_of(samples: Data, chosen: Indices, device: torch.device, *, joined: bool = False) -> Batch:
+    """One micro-batch, padded on the right or joined in a row, its labels shifted to where they are predicted."""
     if not isinstance(samples, Pairs):
-        return _rows(samples, chosen, device)
-    batch = _rows(samples.halves, np.stack([2 * chosen, 2 * chosen + 1], axis=1).ravel(), device)
+        return _checked(samples, chosen, _row(samples, chosen, device) if joined else _rows(samples, chosen, device))
+    halves = np.stack([2 * chosen, 2 * chosen + 1], axis=1).ravel()
+    batch = _checked(samples.halves, halves, _rows(samples.halves, halves, device))
     return replace(batch, reference=torch.from_numpy(samples.reference[chosen].ravel()).to(device))
 
 
@@ -58,10 +60,18 @@ def _rows(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
         its_tokens, its_labels = samples.sample(index)
         tokens[row, : len(its_tokens)] = its_tokens
         labels[row, : len(its_labels) - 1] = its_labels[1:]
-    counted, expected = int((labels != IGNORED).sum()), int(samples.weights[chosen].sum())
-    if counted != expected:
-        # The window was weighed by these counts before its first forward: a wrong one is a wrong update.
-        raise RuntimeError(f"samples {chosen.tolist()} have {counted} label tokens where {expected} were prepared")
     return Batch(
         input_ids=torch.from_numpy(tokens).to(device), labels=torch.from_numpy(labels).to(device), attention_mask=None
     )
+
+
+def _row(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
+    return row_of([samples.sample(index) for index in chosen.tolist()], device)
+
+
+def _checked(samples: Samples, chosen: Indices, batch: Batch) -> Batch:
+    """The window was weighed by prepared counts before its first forward: a wrong one is a wrong update."""
+    counted, expected = int((batch.labels != IGNORED).sum()), int(samples.weights[chosen].sum())
+    if counted != expected:
+        raise RuntimeError(f"samples {chosen.tolist()} have {counted} label tokens where {expected} were prepared")
+    return batch

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onyx.accumulation.window import Window
 from onyx.memory.cpu import is_out_of_memory
-from onyx.training.cut import micro_batches
+from onyx.training.cut import mean_length, micro_batches
 from onyx.training.oom import finer, free
 from onyx.training.order import Indices
 from onyx.training.worker import Worker
@@ -43,9 +43,10 @@ class ShareResult:
 def run_share(worker: Worker, share: Indices, *, budget: int, weight: float, update: int, cost: int = 0) -> ShareResult:
     """Forward and backward of all of it, or of none. Left half done when the rank was told to stop."""
     retries = in_backward = 0
+    lengths = worker.samples.lengths
     while True:
         # A window that weighs nothing has nothing to teach.
-        cut = micro_batches(share, worker.samples.lengths, budget, cost) if weight else []
+        cut = micro_batches(share, lengths, budget, cost, joined=worker.joined) if weight else []
         window = Window(length=max(1, len(cut)), weight=weight)
         sums: list[Tensor] = []
         short = _run(worker, cut, window, update, sums)
@@ -58,7 +59,7 @@ def run_share(worker: Worker, share: Indices, *, budget: int, weight: float, upd
         free(worker.parameters)
         retries += 1
         in_backward += short.in_backward
-        length = int(worker.samples.lengths[short.chosen[0]])
+        length = mean_length(lengths[short.chosen]) if worker.joined else int(lengths[short.chosen[0]])
         smaller = finer(budget, samples=len(short.chosen), length=length)
         if smaller is None:
             return ShareResult(window=window, budget=budget, stuck=length)

@@ -23,11 +23,12 @@ def warm_up(worker: Worker, budget: int, window: int, seconds: Seconds | None = 
     too, and not timed: it pays for what a process does once.
     """
     retries = 0
-    # One row alone would be run without its graph, where the step is compiled.
+    # One padded row alone would be run without its graph, where the step is compiled.
     shortest = (2 if worker.compiled else 1, int(worker.samples.lengths.min()))
     seconds = {} if seconds is None else seconds
     while True:
-        shapes = [shortest, *worst_shapes(worker.samples.lengths, budget, window), shortest]
+        worst = worst_shapes(worker.samples.lengths, budget, window, joined=worker.joined)
+        shapes = [shortest, *worst, shortest]
         seconds.clear()
         short = next((shape for shape in shapes if not fits(worker, *shape, seconds)), None)
         if short is None:
@@ -41,12 +42,18 @@ def warm_up(worker: Worker, budget: int, window: int, seconds: Seconds | None = 
         budget = smaller
 
 
-def worst_shapes(lengths: Lengths, budget: int, window: int) -> list[tuple[int, int]]:
-    """(samples, length) with the longest sample, and with the most padded tokens where that is another one."""
+def worst_shapes(lengths: Lengths, budget: int, window: int, *, joined: bool = False) -> list[tuple[int, int]]:
+    """(samples, length) with the longest sample, and with the most padded tokens where that is another one.
+
+    Joined samples fill the budget whatever their lengths are: then it is one shape of as many tokens.
+    """
+    if joined:
+        longest = int(lengths.max())
+        samples = min(window, -(-budget // longest))
+        return [(samples, longest if samples == 1 else min(longest, budget // samples))]
     shapes = [(min(window, samples_within(budget, length)), length) for length in np.unique(lengths).tolist()]
-    longest = shapes[-1]
     largest = max(shapes, key=lambda shape: (shape[0] * shape[1], shape[1]))
-    return [longest] if largest == longest else [longest, largest]
+    return [shapes[-1]] if largest == shapes[-1] else [shapes[-1], largest]
 
 
 def fits(worker: Worker, samples: int, length: int, seconds: Seconds) -> bool:

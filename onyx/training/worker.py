@@ -31,6 +31,9 @@ class Worker:
     scaling: Scaling
     seed: int
     stop: Stop
+    joined: bool = False
+    """Whether a micro-batch is one row of samples without padding between them."""
+
     compiled: CompiledLoss | None = None
     parameters: list[Parameter] = field(default_factory=list)
     """What is trained."""
@@ -41,7 +44,7 @@ class Worker:
     def run(self, chosen: Indices, window: Window, update: int) -> Tensor | None:
         """Forward and backward of one micro-batch; what else is told of it."""
         self.seed_generators(update, int(chosen[0]))
-        batch = batch_of(self.samples, chosen, self.device)
+        batch = batch_of(self.samples, chosen, self.device, joined=self.joined)
         measured = self.measure(batch)
         contribution = window.take(measured.loss, int(self.samples.weights[chosen].sum()), reduction="sum")
         self.scaling.scale(contribution).backward()

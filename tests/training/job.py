@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -147,6 +147,7 @@ class Job:
     """What the operator wants to keep free."""
 
     compile_dir: Path | None = None
+    layout: Literal["padded", "joined"] = "padded"
     number: int = 0
     """The last attempt's."""
 
@@ -220,6 +221,7 @@ class Job:
             rendezvous=self.attempt_dir / "rendezvous",
             free_disk_bytes=self.free_disk,
             compile_dir=self.compile_dir,
+            layout=self.layout,
         )
 
     def log(self) -> str:

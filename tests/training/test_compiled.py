@@ -6,17 +6,25 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import AutoModelForCausalLM
 
+from onyx.training.accuracy import loss_and_right
 from onyx.training.attempt import Exit
 from onyx.training.graphs import graph_shapes
+from onyx.training.joined import attend_joined
+from onyx.training.row import blank_row, row_of
 from tests.training.job import Job, make_model, write_data
 from tests.training.template import Template
 
 LENGTHS = [int(n) for n in np.random.default_rng(3).integers(4, 24, size=64)]
+
+CPU = torch.device("cpu")
 
 COMPILING = 300.0
 """Seconds: on a busy machine a compiler takes minutes."""
@@ -86,3 +94,28 @@ def test_one_graph_for_several_rows_and_one_where_samples_run_alone(
     lengths: list[int], budget: int, window: int, shapes: list[tuple[int, int]]
 ) -> None:
     assert graph_shapes(np.array(lengths), budget, window) == shapes
+
+
+def test_joined_samples_need_one_graph() -> None:
+    assert graph_shapes(np.array([8, 16]), 20, 8, joined=True) == [(2, 10)]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One compilation, whatever the number of samples, of runs and of tokens; the sums are those of the plain step."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
+    attend_joined(model)
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(loss_and_right, dynamic=True, backend=counter)
+    compiled(model, blank_row(4, 30, CPU))[0].backward()
+    for lengths in ([30, 20, 20, 5], [7], [9, 9, 9], [40, 40]):
+        batch = row_of([(np.arange(n) + 3, np.arange(n) + 3) for n in lengths], CPU)
+        loss, right = compiled(model, batch)
+        loss.backward()
+        plain, plain_right = loss_and_right(model, batch)
+        torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
+        assert right == plain_right
+    assert counter.frame_count == 1

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onyx.training.cut import longest_first, micro_batches, shares
+from onyx.training.cut import longest_first, mean_length, micro_batches, shares
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=80)
 PARTS = st.lists(st.floats(0.05, 1.0), min_size=1, max_size=5)
@@ -107,3 +107,42 @@ def test_unequal_parts() -> None:
 def test_an_example(budget: int, sizes: list[int]) -> None:
     lengths = np.array([70, 50, 40, 30, 30, 20])
     assert [len(chosen) for chosen in micro_batches(np.arange(6), lengths, budget)] == sizes
+
+
+@given(lengths=LENGTHS, budget=st.integers(1, 2000))
+def test_joined_samples_fill_as_few_micro_batches_as_they_can(lengths: list[int], budget: int) -> None:
+    widths = np.array(lengths)
+    share = longest_first(np.arange(len(lengths)), widths)
+    cut = micro_batches(share, widths, budget, joined=True)
+    assert np.concatenate(cut).tolist() == share.tolist()
+    for chosen, following in zip(cut, [*cut[1:], None], strict=True):
+        tokens = int(widths[chosen].sum())
+        assert tokens <= budget or len(chosen) == 1
+        assert following is None or tokens + widths[following[0]] > budget
+    assert micro_batches(share[:0], widths, budget, joined=True) == []
+
+
+@given(lengths=LENGTHS, parts=PARTS)
+def test_joined_samples_are_dealt_out_in_proportion_up_to_a_sample(lengths: list[int], parts: list[float]) -> None:
+    widths = np.array(lengths)
+    found = shares(np.random.default_rng(0).permutation(len(lengths)), widths, parts, 500, joined=True)
+    assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
+    for share, part in zip(found, parts, strict=True):
+        assert (np.diff(widths[share]) <= 0).all()
+        assert widths[share].sum() <= widths.sum() * part / sum(parts) + max(lengths)
+
+
+def test_two_ranks_have_half_of_the_joined_work_each_long_and_short() -> None:
+    lengths = np.clip(np.random.default_rng(0).lognormal(4.3, 0.8, size=2048), 8, 512).astype(np.int64)
+    tokens = squares = 0.0
+    for start in range(0, 2048, 32):
+        halves = shares(np.arange(start, start + 32), lengths, [0.5, 0.5], 1024, joined=True)
+        tokens += max(lengths[half].sum() for half in halves)
+        squares += max((lengths[half] ** 2).sum() for half in halves)
+    assert lengths.sum() / tokens > 1.98
+    assert (lengths**2).sum() / squares > 1.8  # what attention costs
+
+
+@pytest.mark.parametrize(("lengths", "mean"), [([4], 4), ([4, 3], 4), ([9, 1, 1, 1], 3)])
+def test_mean_length_is_rounded_up(lengths: list[int], mean: int) -> None:
+    assert mean_length(np.array(lengths)) == mean

@@ -153,9 +153,9 @@ def test_stopping_inside_of_an_evaluation_leaves_it_to_the_next_attempt(job: Job
 
 
 def _then(stop: Stop, act: Callable[..., Batch]) -> Callable[..., Batch]:
-    def acted(*arguments: Any) -> Batch:
+    def acted(*arguments: Any, **options: Any) -> Batch:
         stop.requested = True
-        return act(*arguments)
+        return act(*arguments, **options)
 
     return acted
 

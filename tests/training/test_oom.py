@@ -62,3 +62,11 @@ def test_worst_shapes_are_the_longest_and_the_largest() -> None:
     assert worst_shapes(lengths, budget=100, window=50) == [(1, 60), (10, 10)]
     assert worst_shapes(lengths, budget=120, window=50) == [(2, 60)]
     assert worst_shapes(lengths, budget=100, window=2) == [(1, 60), (2, 33)]
+
+
+def test_the_worst_of_joined_samples_fills_the_budget() -> None:
+    lengths = np.array([10, 33, 60])
+    assert worst_shapes(lengths, budget=100, window=50, joined=True) == [(2, 50)]
+    assert worst_shapes(lengths, budget=120, window=50, joined=True) == [(2, 60)]
+    assert worst_shapes(lengths, budget=1000, window=2, joined=True) == [(2, 60)]
+    assert worst_shapes(lengths, budget=40, window=2, joined=True) == [(1, 60)]  # alone, whatever the budget
