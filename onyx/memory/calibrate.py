@@ -7,7 +7,7 @@ each size of product and touches a part of it (measured: 8 to 26 MB, another fig
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -62,11 +62,13 @@ def measure_cpu() -> Overhead:
 
 def measure_here() -> Overhead:
     """Fork, train, watch: what the process takes beyond slack × live tensors is its fixed part."""
-    slack = min(max(growth(_hold) / sum(HELD_SIZES), 1.0), MOST_SLACK)
-    rests = []
-    for samples, length in RUNS:
-        live = int(told(partial(_live, samples, length)))
-        rests.append(growth(partial(_train, samples, length)) - int(slack * live))
+    trim_heap()  # what this process freed but kept would be the children's to use, and not be seen
+    trained = [partial(_growth, partial(_train, *run)) for run in RUNS]
+    counted = [partial(_live, *run) for run in RUNS]
+    held, *numbers = map(int, all_told([partial(_growth, _hold), *trained, *counted]))
+    slack = min(max(held / sum(HELD_SIZES), 1.0), MOST_SLACK)
+    grown, live = numbers[: len(RUNS)], numbers[len(RUNS) :]
+    rests = [taken - int(slack * alive) for taken, alive in zip(grown, live, strict=True)]
     fixed = max(0, *rests)
     high = fixed + max(fixed, max(rests) - min(rests))
     return Overhead(fixed=fixed, slack=slack, fixed_high=high, slack_high=slack + SLACK_SPREAD, measured=True)
@@ -130,26 +132,31 @@ def train(model: nn.Module, loss: Callable[[int], torch.Tensor], samples: int, u
 
 
 def growth(work: Callable[[], object]) -> int:
-    """By how many bytes a forked process grows at most while it does `work`, files not counted.
+    """By how many bytes a forked process grows at most while it does `work`, files not counted."""
+    trim_heap()
+    return int(told(partial(_growth, work)))
 
-    The kernel's own mark of the child, not a look from outside now and then: on a busy machine the looks were seldom,
-    and the peak fell between two of them.
-    """
-    trim_heap()  # what the parent freed but kept would be the child's to use, and not be seen
 
-    def work_and_tell() -> str:
-        mark = Watermark.begin(held=0)
-        work()
-        return str(mark.peak())
-
-    return int(told(work_and_tell))
+def _growth(work: Callable[[], object]) -> str:
+    """Of this process, by the kernel's own mark and not by a look from outside now and then: on a busy machine the
+    looks were seldom, and the peak fell between two of them."""
+    mark = Watermark.begin(held=0)
+    work()
+    return str(mark.peak())
 
 
 def told(work: Callable[[], str]) -> str:
     """What `work` returns in a forked process, so that this one stays as it is."""
-    child, answer = _fork(work)
-    os.waitpid(child, 0)
-    return _read(answer)
+    return all_told([work])[0]
+
+
+def all_told(works: Sequence[Callable[[], str]]) -> list[str]:
+    """The same of several processes at once: each has memory and marks of its own."""
+    children = [_fork(work) for work in works]
+    answers = [_read(answer) for _, answer in children]
+    for child, _ in children:
+        os.waitpid(child, 0)
+    return [_said(answer) for answer in answers]
 
 
 def _fork(work: Callable[[], str]) -> tuple[int, int]:
@@ -174,7 +181,10 @@ def _obey(work: Callable[[], str], writer: int) -> NoReturn:
 
 def _read(reader: int) -> str:
     with os.fdopen(reader) as file:
-        answer = file.read()
+        return file.read()
+
+
+def _said(answer: str) -> str:
     if not answer.startswith("+"):
         raise RuntimeError(f"the measured process failed: {answer or 'it ended without a word'}")
     return answer[1:]
