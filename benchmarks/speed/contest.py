@@ -27,6 +27,8 @@ class Place:
     """Tokens per second of each turn, padding not counted."""
 
     losses: list[float]
+    peaks: list[float]
+    """The machine's operations per second in plain products, just before each turn."""
 
     @property
     def rate(self) -> float:
@@ -37,16 +39,35 @@ def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[
     """All of them, `turns` times, beginning with another one each time."""
     path = lesson.write(folder / "lesson.json")
     scores: dict[str, list[Score]] = {name: [] for name in names}
+    peaks: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(turns):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
+            peaks[name].append(_peak(lesson.threads))
             made = _one(name, path, folder)
             scores[name].append(made)
             print(f"  turn {turn + 1}: {name}: {made.rate(lesson.skipped):.0f} tokens/s", file=sys.stderr, flush=True)
     return [
-        Place(name=name, rates=[each.rate(lesson.skipped) for each in found], losses=found[-1].losses)
+        Place(
+            name=name,
+            rates=[each.rate(lesson.skipped) for each in found],
+            losses=found[-1].losses,
+            peaks=peaks[name],
+        )
         for name, found in scores.items()
     ]
+
+
+def _peak(threads: int) -> float:
+    """The best of some products of 2048 × 2048, in a process of its own, so that its threads are gone afterwards."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.speed.peak"],
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
 
 
 def _one(name: str, path: Path, folder: Path) -> Score:

@@ -3,12 +3,12 @@
 One model, one set of samples in one order, one effective batch, the same threads; every contender is a process of its
 own and runs at its own defaults otherwise. Timed from the end of the first updates to the end of the last one, so that
 neither starting nor compiling counts. Utilisation: 6 × parameters × tokens (padding not counted) + attention, over the
-rate of float32 products of 2048 × 2048 measured between the turns.
+rate of float32 products of 2048 × 2048, measured just before each contender's turn.
 """
 
 import json
+import statistics
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks.measure import table
@@ -112,10 +112,13 @@ def _utilisation(places: list[Place], lesson: Lesson) -> str:
     samples = lesson.samples()
     tokens = sum(map(len, samples))
     attention = sum(6 * DEPTH * WIDTH * len(each) ** 2 for each in samples) / tokens  # causal: half of all pairs
-    parameters = _parameters(Path(lesson.model))
-    peak = _peak()
-    rows = [[each.name, f"{each.rate * (6 * parameters + attention) / peak:.0%}"] for each in places[:2]]
-    return table(["contender", f"of {peak / 1e9:.0f} GFLOP/s"], rows)
+    work = 6 * _parameters(Path(lesson.model)) + attention
+    rows = []
+    for each in places:
+        parts = [work * rate / peak for rate, peak in zip(each.rates, each.peaks, strict=True)]
+        rows.append([each.name, f"{statistics.median(parts):.0%}", f"{min(parts):.0%} … {max(parts):.0%}"])
+    peaks = [peak / 1e9 for each in places for peak in each.peaks]
+    return table(["contender", f"of the peak ({min(peaks):.0f} … {max(peaks):.0f} GFLOP/s)", "spread"], rows)
 
 
 def _parameters(model: Path) -> int:
@@ -123,16 +126,3 @@ def _parameters(model: Path) -> int:
 
     with safe_open(model / "model.safetensors", "pt") as file:
         return sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - not a dictionary
-
-
-def _peak() -> float:
-    import torch
-
-    torch.set_num_threads(THREADS)
-    matrix = torch.ones(2048, 2048)
-    best = float("inf")
-    for _ in range(10):
-        began = time.perf_counter()
-        matrix @ matrix
-        best = min(best, time.perf_counter() - began)
-    return 2 * 2048**3 / best
