@@ -145,6 +145,9 @@ def packed(lesson: Lesson, score: Score, **options: Any) -> None:
     arguments = _arguments(lesson, tempfile.mkdtemp()) | {
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": max(1, round(rows_per_update / micro)),
+        # Its own defaults, bf16 and activations computed again, are for cards: here they take three times as long.
+        "bf16": False,
+        "gradient_checkpointing": False,
     }
     config = SFTConfig(**arguments, max_length=lesson.longest, packing=True, **options)
     made = SFTTrainer(
