@@ -1,19 +1,29 @@
 """A directory as a tar stream, a chunk at a time: however large a model is, memory stays flat."""
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 CHUNK = 1 << 20
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
-def tar_stream(folder: Path, name: str) -> Iterator[bytes]:
-    """Every file below `folder`, as `name/…`, owned by nobody in particular."""
+def tar_stream(folder: Path, name: str, instead: Mapping[Path, bytes] = MappingProxyType({})) -> Iterator[bytes]:
+    """Every file below `folder`, as `name/…`, owned by nobody in particular. `instead`: other contents of some."""
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path in instead:
+            yield from _whole(instead[path], f"{name}/{path.relative_to(folder)}")
+        elif path.is_file():
             yield from _entry(path, f"{name}/{path.relative_to(folder)}")
     yield _END
+
+
+def _whole(content: bytes, name: str) -> Iterator[bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    yield info.tobuf(tarfile.PAX_FORMAT)
+    yield content + b"\0" * (-info.size % tarfile.BLOCKSIZE)
 
 
 def _entry(path: Path, name: str) -> Iterator[bytes]:

@@ -146,14 +146,10 @@ def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: Ser
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: Server, method: str) -> None:
-    """All that both APIs say of a training that ended well, but for model_path, and all that they give away.
-
-    An adapter's own files name the directory of its base, from which PEFT loads it here: docs/serving.md says so.
-    """
+    """All that both APIs say of a training that ended well, but for model_path, and all that they give away."""
     training_id = make(http, body(training_config={"epochs": 1, "method": method}), wait=60)["training_id"]
     schema = httpx.get(f"{server.url}/openapi.json").json()["paths"]
-    left_out = ("{file_id}", "/model") if method == "lora" else ("{file_id}",)
-    looks = [path for path, methods in schema.items() if "get" in methods and not path.endswith(left_out)]
+    looks = [path for path, methods in schema.items() if "get" in methods and not path.endswith("{file_id}")]
     names = re.compile(r"\{(training_id|fine_tuning_job_id)\}")
     for path in looks:
         where = f"{server.url}{names.sub(training_id, path)}"

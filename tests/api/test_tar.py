@@ -29,3 +29,11 @@ def test_a_file_that_shrinks_while_it_is_sent_breaks_no_archive(tmp_path: Path) 
     with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as archive:
         assert archive.getmember("job/a").size == 2 * CHUNK
         assert archive.extractfile("job/b").read() == b"b"  # type: ignore[union-attr]
+
+
+def test_some_files_may_have_other_contents(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("of this host")
+    (tmp_path / "b").write_text("b")
+    parts = b"".join(tar_stream(tmp_path, "job", {tmp_path / "a": b"for others"}))
+    with tarfile.open(fileobj=io.BytesIO(parts)) as archive:
+        assert [archive.extractfile(name).read() for name in ("job/a", "job/b")] == [b"for others", b"b"]  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from onyx.api import logs
 from onyx.api.deps import DeskDep, JobDep
 from onyx.api.errors import cannot, not_found
+from onyx.api.portable import rewritten
 from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogPage
@@ -37,12 +38,15 @@ async def get_model(
     folder = desk.settings.job_dir(job.id) / "model"
     if not folder.is_dir():
         raise cannot(f"{job.id} is {job.status}: a model is published when a training has succeeded")
+    instead = await asyncio.to_thread(rewritten, folder, job.spec.model)
     if file is None:
         headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"'}
-        return StreamingResponse(tar_stream(folder, job.id), media_type="application/x-tar", headers=headers)
+        return StreamingResponse(tar_stream(folder, job.id, instead), media_type="application/x-tar", headers=headers)
     path = _file_of(folder, file)
     if path is None:
         raise not_found("file", file)
+    if path in instead:
+        return Response(instead[path], media_type="application/octet-stream")
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
