@@ -1,6 +1,7 @@
 """Two ranks of which one has half a core: a busy process shares the other's.
 
-Each rank is tied to a core of its own. Alone: each by itself, under the same conditions. Equal: a first job of both,
+Each rank is tied to a core of its own. Alone: each by itself, under the same conditions, the busy process among them
+(it takes a tenth of the other core's speed, and would do so without any second rank). Equal: a first job of both,
 whose plan knows nothing of their speeds. Unequal: the same job planned again, with what the first one's ranks measured.
 """
 
@@ -21,7 +22,9 @@ from onyx.training.attempt import Attempt
 from onyx.training.rank import NICENESS
 
 TURNS = 2
-WINDOW, UPDATES, SKIPPED = 64, 24, 2
+SETTINGS = ((64, 24, 2), (256, 7, 1))
+"""Samples of a window, updates, and those of them that are not timed. Once per update gradients are exchanged."""
+
 BUSY = f"import os; os.nice({NICENESS})\nwhile True: pass"
 
 
@@ -29,22 +32,27 @@ def main() -> str:
     """The table, as Markdown."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        os.environ["ONYX_HOME"] = str(root / "home")
         lines = texts()
         tokenizer = train_tokenizer(lines)
         model = make_llama(root / "llama", tokenizer, width=192, depth=4)
-        samples = real(tokenizer, lines, WINDOW * UPDATES)
-        lesson = Lesson(
-            model=str(model),
-            data="",
-            window=WINDOW,
-            micro_batch=8,
-            updates=UPDATES,
-            skipped=SKIPPED,
-            threads=1,
-        )
-        data = ours.write_data(root / "data", samples)
-        return _play(lesson, root, data, [len(each) for each in samples])
+        tables = []
+        for window, updates, skipped in SETTINGS:
+            place = root / str(window)
+            os.environ["ONYX_HOME"] = str(place / "home")  # nothing measured is known to the first job of each
+            samples = real(tokenizer, lines, window * updates)
+            lesson = Lesson(
+                model=str(model),
+                data="",
+                window=window,
+                micro_batch=8,
+                updates=updates,
+                skipped=skipped,
+                threads=1,
+            )
+            data = ours.write_data(place / "data", samples)
+            played = _play(lesson, place, data, [len(each) for each in samples])
+            tables.append(f"Windows of {window}:\n\n{played}")
+        return "\n\n".join(tables)
 
 
 def _play(lesson: Lesson, root: Path, data: Path, lengths: list[int]) -> str:
@@ -53,8 +61,8 @@ def _play(lesson: Lesson, root: Path, data: Path, lengths: list[int]) -> str:
 
     rates: dict[str, list[float]] = {"whole core": [], "half a core": [], "equal shares": [], "by speed": []}
     for turn in range(TURNS):
-        rates["whole core"].append(_rate(job(f"whole-{turn}", 1), lesson, [0]))
         with _busy(1):
+            rates["whole core"].append(_rate(job(f"whole-{turn}", 1), lesson, [0]))
             rates["half a core"].append(_rate(job(f"half-{turn}", 1), lesson, [1]))
             equal = ours.with_shares(job(f"equal-{turn}", 2), share=0.5)
             rates["equal shares"].append(_rate(equal, lesson, [0, 1]))
