@@ -46,6 +46,8 @@ def attention(
         )
         return plain
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # In mixed precision rotated queries and keys are float32, and torch's own attention would cast them as well.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     out, _ = joined_attention(query, key, value, attention_mask, scale)
     return out, None
 

@@ -8,6 +8,7 @@ from onyx.memory.calibrate import growth, told
 from onyx.memory.heap import roomy_heap, steady_heap, trim_heap
 
 SIZE = 100 * 2**20
+HUGE_PAGE = 2 * 2**20
 
 
 def test_what_is_freed_goes_back_at_once() -> None:
@@ -60,6 +61,7 @@ def faults(ready: Callable[[], bool]) -> int:
 
 
 def test_a_roomy_heap_keeps_what_is_freed() -> None:
-    pages = 10 * SIZE // resource.getpagesize()
-    assert faults(steady_heap) > 0.9 * pages
-    assert faults(roomy_heap) < 0.1 * pages
+    """Where the kernel gives huge pages there are fewer faults, but never as few."""
+    steady, roomy = faults(steady_heap), faults(roomy_heap)
+    assert steady > 10 * SIZE // HUGE_PAGE
+    assert roomy < 0.1 * steady

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from onyx.memory.joining import FAMILIES
 from onyx.memory.step import Batch, logits_of
 from onyx.training.accuracy import loss_and_right
+from onyx.training.half import trouble
 from onyx.training.joined import attend_joined
 from onyx.training.row import blank_row, row_of
 from tests.training.job import Job, distance, make_model, same, write_data
@@ -110,6 +111,20 @@ def test_with_gradient_checkpointing() -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     again = gradients(model, loss_and_right(model, batch)[0])
     assert all(torch.equal(again[name], slope) for name, slope in plain.items())
+
+
+def test_in_mixed_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONYX_HOME", str(tmp_path))
+    if trouble("bf16"):
+        pytest.skip("this CPU cannot do bf16")
+    model, samples = model_of("llama"), samples_of([9, 7, 7, 1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = alone(model, samples)
+        attend_joined(model)
+        found = logits_of(model, row_of(samples, CPU))
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert gradients(model, found.float().square().sum())
 
 
 def test_the_operation_is_what_it_says_to_compilers() -> None:
