@@ -16,17 +16,21 @@ def main() -> None:
 
 
 def load(home: Path, name: str) -> tuple[Any, Any]:
-    """Model and tokenizer, loaded as anybody would."""
+    """Model and tokenizer, loaded as anybody would; a base that an adapter names may be had without a hub."""
     import torch
-    from peft import AutoPeftModelForCausalLM
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from onyx.training.models.resolve import resolve
     from onyx.training.prepared import Roots
 
     path = Path(name) if Path(name).is_dir() else resolve(name, Roots(home=home))
-    kind = AutoPeftModelForCausalLM if (path / "adapter_config.json").exists() else AutoModelForCausalLM
-    return kind.from_pretrained(path, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    config = path / "adapter_config.json"
+    base = json.loads(config.read_text())["base_model_name_or_path"] if config.exists() else None
+    weights = path if base is None else resolve(base, Roots(home=home))
+    model: Any = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    return (model if base is None else PeftModel.from_pretrained(model, path)).eval(), tokenizer
 
 
 def ask(loaded: tuple[Any, Any], longest: int, questions: list[str]) -> list[str]:

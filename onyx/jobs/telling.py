@@ -118,9 +118,10 @@ def total_samples(claimed: ClaimedJob) -> int:
 
 
 def planned_bytes(claimed: ClaimedJob) -> int | None:
-    """What the plan expects a rank to hold at most."""
+    """What the plan lets a rank hold at most: with a roomy heap, which keeps what is freed, more than its live tensors."""
     planned = PreparedJob.model_validate(claimed.job.prepared).planned
-    return max(each["expected_peak"] for each in planned.plan["devices"]) if planned else None
+    devices = planned.plan["devices"] if planned else []
+    return max((each["high" if each.get("heap") == "roomy" else "expected_peak"] for each in devices), default=None)
 
 
 async def tell_former(claimed: ClaimedJob, bench: Bench) -> None:
