@@ -118,7 +118,7 @@ def total_samples(claimed: ClaimedJob) -> int:
 
 
 def planned_bytes(claimed: ClaimedJob) -> int | None:
-    """What the plan lets a rank hold at most: with a roomy heap, which keeps what is freed, more than its live tensors."""
+    """What the plan lets a rank hold at most: with a roomy heap, which keeps what is freed, more than live tensors."""
     planned = PreparedJob.model_validate(claimed.job.prepared).planned
     devices = planned.plan["devices"] if planned else []
     return max((each["high" if each.get("heap") == "roomy" else "expected_peak"] for each in devices), default=None)
