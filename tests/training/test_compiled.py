@@ -105,7 +105,7 @@ def test_joined_samples_need_one_graph() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
 def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled again, whatever the number of samples, of runs and of tokens; the sums are those of the plain step."""
+    """Nothing is compiled again, whatever the samples, runs and tokens; the sums are those of the plain step."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
     attend_joined(model)
