@@ -61,8 +61,7 @@ def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[
 def _peak(threads: int) -> float:
     """The best of some products of 2048 × 2048, in a process of its own, so that its threads are gone afterwards."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed.peak"],
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        [sys.executable, "-m", "benchmarks.speed.peak", str(threads)],
         capture_output=True,
         text=True,
         check=True,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-ADAPTER_CONFIG = "adapter_config.json"
+from onyx.training.models.directory import ADAPTER_CONFIG
 
 
 def rewritten(folder: Path, base: str) -> dict[Path, bytes]:

@@ -71,20 +71,20 @@ def _guess(request: "Request", fits: "list[Fit]") -> float | None:
     work = passes * parameters * tokens
     if work < MARGIN * FIRST_SECONDS * 1e9:  # a core does more than a billion in a second: not worth a measurement
         return 0.0
-    return work / (cores * EAGER_PART * _rate())
+    return work / (cores * EAGER_PART * product_rate(EDGE, TRIES))
 
 
-def _rate() -> float:
-    """Float32 operations per second of one core in plain products."""
+def product_rate(edge: int, tries: int, threads: int = 1) -> float:
+    """Float32 operations per second in plain products, the best of some."""
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    matrix = torch.ones(EDGE, EDGE)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    matrix = torch.ones(edge, edge)
     best = float("inf")
-    for _ in range(TRIES):
+    for _ in range(tries):
         began = time.perf_counter()
         matrix @ matrix
         best = min(best, time.perf_counter() - began)
-    torch.set_num_threads(threads)
-    return float(2 * EDGE**3 / best)
+    torch.set_num_threads(before)
+    return float(2 * edge**3 / best)

@@ -117,7 +117,7 @@ def fake_copy(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def _never_packed() -> Iterator[None]:
-    """Onyx packs no samples into one row. transformers looks at the values to see that, and fakes have none."""
+    """The probe's samples stand in rows of their own. transformers looks at the values to see that; fakes have none."""
     try:
         from transformers import masking_utils
     except ImportError:

@@ -46,7 +46,8 @@ async def get_model(
     if path is None:
         raise not_found("file", file)
     if path in instead:
-        return Response(instead[path], media_type="application/octet-stream")
+        headers = {"Content-Disposition": f'attachment; filename="{path.name}"'}
+        return Response(instead[path], media_type="application/octet-stream", headers=headers)
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 
