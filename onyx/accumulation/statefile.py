@@ -14,6 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from onyx import fs
+
 _STATE = "onyx_state"
 _TENSOR = "__tensor__"
 _INT_KEYS = "__int_keys__"
@@ -25,11 +27,8 @@ def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     skeleton = _lift(state, "state", tensors)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    save_file(tensors, part, metadata={_STATE: json.dumps(skeleton)})
-    with part.open("rb") as written:
-        os.fsync(written.fileno())
-    part.replace(target)
+    with fs.replace_file(target) as part:
+        save_file(tensors, part, metadata={_STATE: json.dumps(skeleton)})
 
 
 def read_state(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """`onyx jobs download`: a published model as a directory here."""
 
 import io
-import os
-import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onyx import fs
 from onyx.cli.client import Service
 from onyx.cli.errors import USAGE, AwayFailure, Failure
 from onyx.cli.options import DEFAULT_URL, JobId, Json, Key, Url
@@ -35,18 +34,16 @@ def fetch(service: Service, job_id: str, folder: Path) -> None:
     """The model of a job as `folder`, which appears when it is complete."""
     if folder.exists():
         raise Failure(f"{folder} is there already: name another directory with --to", USAGE)
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        with service.stream(f"/training/{job_id}/model") as response:
-            part.mkdir(parents=True)
+        with (
+            service.stream(f"/training/{job_id}/model") as response,
+            fs.publish_directory(folder, durable=False, replace=False) as part,
+        ):
             _unpack(response.iter_bytes(CHUNK), part)
-        part.rename(folder)
     except tarfile.TarError as error:
         raise AwayFailure(f"the model did not come whole ({error}): ask for it again") from None
     except OSError as error:
         raise Failure(f"{folder} cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _tell(folder: Path, as_json: bool) -> None:

@@ -30,7 +30,7 @@ class Bulletin(Frozen):
 
 
 def post(run_dir: Path, bulletin: Bulletin) -> None:
-    write_json(_path(run_dir, bulletin.host, bulletin.runner_id), bulletin)
+    write_json(_path(run_dir, bulletin.host, bulletin.runner_id), bulletin, durable=False)
 
 
 def take_down(run_dir: Path, host: str, runner_id: str) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onyx import fs
+
 INLINE_BYTES = 1 << 20
 """Up to this much data travels inside of the job; more is written to a file first."""
 
@@ -64,7 +66,5 @@ def _fields(rows: list[dict[str, Any]], home: Path) -> dict[str, Any]:
         return {"rows": rows}
     path = home / "uploads" / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
+    fs.write_text(path, text)  # durable: the job that names it is
     return {"path": str(path)}

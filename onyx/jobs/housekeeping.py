@@ -8,13 +8,13 @@ import contextlib
 import fcntl
 import logging
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from onyx import fs
 from onyx.jobs.errors import JobNotFoundError, StoreUnavailableError
 from onyx.jobs.ids import is_id
 from onyx.jobs.keeping import InUse
@@ -113,6 +113,7 @@ class Housekeeping:
             "data": await self._data(in_use),
             "cache": await self._cache(),
         }
+        await asyncio.to_thread(_sweep, self._settings.home)
         if any(gone.values()):
             logger.info("cleared away: %s", gone, extra={"action": "housekeeping"})
         return gone
@@ -210,11 +211,18 @@ def _remove(gone: list[Aged]) -> int:
         with contextlib.suppress(OSError):
             if each.path.stat().st_mtime != each.changed:
                 continue
-            doomed = each.path.with_name(f".part-{each.path.name}-gone")
-            each.path.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
+            fs.remove(each.path)
             count += 1
     return count
+
+
+def _sweep(home: Path) -> None:
+    """What killed processes left of files and directories that they were writing or removing."""
+    for folder in (home / name for name in ("data", "models", "uploads", "cache", "jobs")):
+        fs.sweep(folder, older_than=SAFE_SECONDS)
+    for pattern in ("cache/*", "jobs/*", "jobs/*/checkpoints", "jobs/*/snapshots"):
+        for folder in home.glob(pattern):
+            fs.sweep(folder, older_than=SAFE_SECONDS)
 
 
 @contextlib.contextmanager

@@ -6,13 +6,13 @@ import io
 import logging
 from typing import Any
 
+from onyx import fs
 from onyx.jobs.errors import StoreError
 from onyx.jobs.ids import result_file_id
 from onyx.jobs.store import Store
 from onyx.jobs.uploads import upload_path
 from onyx.jobs.values import Job
 from onyx.settings import Settings
-from onyx.training.atomic import write_text
 from onyx.training.attempt import Result
 from onyx.training.metrics import read_rows
 
@@ -31,7 +31,7 @@ async def leave_result_file(store: Store, settings: Settings, job: Job, result: 
         text = await asyncio.to_thread(_text, settings, job.id, result)
         path = upload_path(settings.home, file_id, ".csv")
         path.parent.mkdir(parents=True, exist_ok=True)
-        await asyncio.to_thread(write_text, path, text)
+        await asyncio.to_thread(fs.write_text, path, text)
         name = f"{job.id}-results.csv"
         await store.put_file(file_id, job.owner, purpose=PURPOSE, filename=name, size=path.stat().st_size)
     except (OSError, StoreError) as error:

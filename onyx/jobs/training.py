@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from onyx import fs
 from onyx.jobs.bench import Bench
 from onyx.jobs.composing import attempt_file, compose, rank_work
 from onyx.jobs.errors import LostAttempt
@@ -143,9 +144,7 @@ class Training:
             return
         self._config_seq = config.seq
         path = self.attempt.attempt_dir / "control.json"
-        part = path.with_name(".control.json.part")
-        part.write_text(json.dumps({"seq": config.seq, **config.change.given()}))
-        part.replace(path)
+        fs.write_text(path, json.dumps({"seq": config.seq, **config.change.given()}), durable=False)
 
     def _oom_killed(self, ends: Sequence[Ended]) -> bool:
         return any(end.signal == signal.SIGKILL for end in ends) and oom_kills() > self._kills

@@ -5,10 +5,11 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from onyx import fs
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +63,7 @@ class Cache:
         path = self.path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            fs.write_text(path, text, durable=False)
         except OSError as problem:  # a full or read-only disk costs time, not the plan
             log.warning("cannot store cache entry: %s", problem, extra={"action": "cache_unwritable"})
 

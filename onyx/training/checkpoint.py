@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onyx.training import durable
+from onyx import fs
 from onyx.training.progress import Progress
 from onyx.training.tensors import read_tensors, write_tensors
 
@@ -51,11 +51,11 @@ def save(parent: Path, progress: Progress, model: nn.Module, optimizer: Optimize
     # The same update may have been saved before windows that were skipped since; then this one takes its place.
     if _is_same(target, progress):
         return target
-    with durable.directory(target) as part:
+    with fs.publish_directory(target) as part:
         write_tensors(part / TENSORS, _tensors(model, optimizer))
         (part / STATE).write_text(progress.model_dump_json(indent=1))
     for old in complete(parent)[:-KEPT]:
-        durable.remove(old)
+        fs.remove(old)
     return target
 
 

@@ -39,7 +39,7 @@ class Estimate(Frozen):
 
 def main(request_path: str) -> int:
     """Write plan.json, or error.json with what to change."""
-    from onyx.training.atomic import write_text
+    from onyx import fs
     from onyx.training.errors import UserError
 
     request = EstimateRequest.model_validate_json(Path(request_path).read_bytes())
@@ -47,9 +47,9 @@ def main(request_path: str) -> int:
         estimate = Estimate(plan=_plan(request))
     except (UserError, ValueError) as error:
         failure = error.failure() if isinstance(error, UserError) else Failure(code="no_plan", message=str(error))
-        write_text(request.out / "error.json", failure.model_dump_json())
+        fs.write_text(request.out / "error.json", failure.model_dump_json())
         return Exit.USER_ERROR
-    write_text(request.out / "plan.json", estimate.model_dump_json())
+    fs.write_text(request.out / "plan.json", estimate.model_dump_json())
     return Exit.DONE
 
 

@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from onyx import fs
 from onyx.training.attempt import Event
 
 METRICS_SECONDS = 1.0
@@ -36,7 +36,7 @@ class Events:
         line = {"line": self._line, "time": time.time(), "kind": kind, "level": level, "message": message}
         self._file.write(json.dumps(line | {"data": _finite(data or {})}, allow_nan=False).encode() + b"\n")
         if safe:
-            os.fsync(self._file.fileno())
+            fs.sync_file(self._file)
 
     def metrics(self, message: str, data: Data, *, last: bool = False) -> None:
         """A metrics event, unless there was one within the last second."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from onyx.training import durable
-from onyx.training.atomic import write_text
+from onyx import fs
 from onyx.training.attempt import Result
 from onyx.training.card import model_card
 from onyx.training.metrics import read_rows
@@ -27,10 +26,10 @@ def publish(run: Run, result: Result) -> Path:
     if training.method == "lora" and training.merge_adapter:
         model = model.merge_and_unload()  # type: ignore[operator]
     target = attempt.job_dir / "model"
-    with durable.directory(target) as part:
+    with fs.publish_directory(target) as part:
         write_model(part, model, run.tokenizer)
         card = model_card(attempt, result, read_rows(attempt.job_dir / "metrics.csv"))
-        write_text(part / "README.md", card)
+        fs.write_text(part / "README.md", card)
     return target
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from onyx.training.atomic import write_text
+from onyx import fs
 from onyx.training.attempt import Result
 from onyx.training.export import publish
 from onyx.training.probe import keep_pace, keep_time, predicted_bytes
@@ -17,7 +17,7 @@ def finish(run: Run) -> None:
     result = result_of(run)
     keep_time(run)
     publish(run, result)
-    write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
+    fs.write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
     run.record.events.say("message", f"the model is published after {result.updates} updates")
 
 

@@ -3,12 +3,11 @@
 import csv
 import io
 import math
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
-from onyx.training.atomic import write_text
+from onyx import fs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class Metrics:
         text = io.StringIO(newline="")
         self._writer(text).writeheader()
         self._writer(text).writerows(kept)
-        write_text(path, text.getvalue())
+        fs.write_text(path, text.getvalue())
         self._file = path.open("a", newline="", buffering=1)
 
     def add(self, row: Row) -> None:
@@ -71,8 +70,7 @@ class Metrics:
     def keep(self) -> None:
         """Wait until the rows are on the disk: a checkpoint vouches for them."""
         if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            fs.sync_file(self._file)
 
     def close(self) -> None:
         if self._file is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onyx.training.atomic import write_text
+from onyx import fs
 from onyx.training.attempt import Exit, Failure
 from onyx.training.data.pairs import open_data
 from onyx.training.data.prepare import check_rows, prepare_data
@@ -36,7 +36,7 @@ def main(request_path: str) -> int:
     except UserError as error:
         write_failure(request.out / "error.json", error.failure())
         return Exit.USER_ERROR
-    write_text(request.out / "prepared.json", prepared.model_dump_json(indent=2) + "\n")
+    fs.write_text(request.out / "prepared.json", prepared.model_dump_json(indent=2) + "\n")
     return Exit.DONE
 
 
@@ -84,7 +84,7 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
 
 def write_failure(path: Path, failure: Failure) -> None:
     """error.json: whole, or not there."""
-    write_text(path, json.dumps(failure.model_dump(mode="json"), indent=2) + "\n")
+    fs.write_text(path, json.dumps(failure.model_dump(mode="json"), indent=2) + "\n")
 
 
 def _check_length(spec: JobSpec, config: Any) -> None:

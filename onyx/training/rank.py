@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from onyx import fs
 from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.precision import Precision, grad_scaler
 from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 from onyx.memory.cpu import is_out_of_memory
 from onyx.training import checkpoint, lifeline
 from onyx.training.accuracy import loss_and_right
-from onyx.training.atomic import write_text
 from onyx.training.attempt import Attempt, Exit, Share
 from onyx.training.compiled import CompiledLoss
 from onyx.training.control import Control
@@ -177,7 +177,7 @@ def _refused(attempt: Attempt, error: UserError) -> int:
     """error.json says what to change."""
     logger.error("%s: %s", error.code, error.message, extra={"action": "failed"})
     with suppress(OSError):  # on a disk that is full the exit status must do
-        write_text(attempt.attempt_dir / "error.json", error.failure().model_dump_json(indent=1))
+        fs.write_text(attempt.attempt_dir / "error.json", error.failure().model_dump_json(indent=1))
     return Exit.USER_ERROR
 
 

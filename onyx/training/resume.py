@@ -7,7 +7,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from onyx.training import checkpoint, durable, journal
+from onyx import fs
+from onyx.training import checkpoint, journal
 from onyx.training.attempt import Attempt
 from onyx.training.events import Events
 from onyx.training.journal import Journal, Line
@@ -31,8 +32,8 @@ def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
     text = ""
     if ranks.first:
         parent.mkdir(parents=True, exist_ok=True)
-        durable.sweep(parent)
-        durable.sweep(attempt.job_dir / "snapshots")
+        fs.sweep(parent)
+        fs.sweep(attempt.job_dir / "snapshots")
         found = _latest_sound(parent)
         lines = journal.read_journal(attempt.job_dir, before=attempt.number)
         text = json.dumps({"checkpoint": found.name if found else None, "lines": journal.dump(lines)})

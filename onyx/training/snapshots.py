@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from onyx.training import durable
+from onyx import fs
 from onyx.training.export import write_model
 from onyx.training.run import Run
 
@@ -16,13 +16,13 @@ def keep_snapshot(run: Run, entry: dict[str, Any]) -> None:
     run.record.refuse_if_superseded()
     parent = run.attempt.job_dir / "snapshots"
     target = parent / f"epoch-{entry['epoch']}"
-    with durable.directory(target) as part:
+    with fs.publish_directory(target) as part:
         write_model(part, run.worker.model, run.tokenizer)
     entries = [*run.progress.epochs, entry]
     for number in superfluous(entries):
         old = parent / f"epoch-{number}"
         if old.exists():
-            durable.remove(old)
+            fs.remove(old)
     run.record.events.say(
         "snapshot", f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
     )

@@ -5,7 +5,6 @@ have. The format is a length, a JSON header and the bytes.
 """
 
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor
+
+from onyx import fs
 
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64"}
 
@@ -29,8 +30,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
             file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        file.flush()
-        os.fsync(file.fileno())
+        fs.sync_file(file)
 
 
 def read_tensors(path: Path, into: Mapping[str, Tensor]) -> None:

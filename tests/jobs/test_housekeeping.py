@@ -152,7 +152,12 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
         age(make(upload_path(tmp_path, make_file_id(), ".csv"))),
         age(make(tmp_path / "uploads" / f"{'a' * 64}.jsonl")),
         age(make(tmp_path / "cache" / "footprint" / "a.json")),
+        # What killed processes were writing or removing.
+        age(make(tmp_path / "uploads" / ".x.jsonl.1.part")),
+        age(make(tmp_path / "jobs" / ".ftjob-x.1.gone" / "metrics.csv").parent),
+        age(make(settings.job_dir(claimed.job.id) / ".model.1.part" / "config.json").parent),
     ]
+    kept.append(make(tmp_path / "uploads" / ".y.jsonl.2.part"))
     kept += [make(tmp_path / "cache" / "footprint" / f"{name}.json") for name in "bc"]
     report = await Housekeeping(settings, world.store).round()
     assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1}

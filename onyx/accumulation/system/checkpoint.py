@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
+from onyx import fs
 from onyx.accumulation import check
 from onyx.accumulation.statefile import read_state, write_state
 from onyx.accumulation.system.results import HistoryEntry
@@ -65,13 +66,12 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
         "files": sorted(file.name for file in part.iterdir()),
     }
     (part / _ABOUT).write_text(json.dumps(about, indent=1))
-    for file in part.iterdir():
-        _sync(file)
+    fs.sync_tree(part)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     part.rename(target)
-    _sync(target.parent)
+    fs.sync_directory(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -128,11 +128,3 @@ def _about(target: Path) -> dict[str, Any]:
 
 def _beside(target: Path, what: str) -> Path:
     return target.with_name(f".{target.name}.{what}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

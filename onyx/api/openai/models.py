@@ -1,14 +1,13 @@
 """Models: what a job may begin with, and what jobs have made."""
 
 import asyncio
-import secrets
-import shutil
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as InPath
 
+from onyx import fs
 from onyx.api.caller import Caller
 from onyx.api.deps import CallerDep, DeskDep
 from onyx.api.desk import Desk
@@ -86,9 +85,7 @@ def _object(name: str, job: Job) -> ModelObject:
 
 
 def _remove(paths: list[Path]) -> None:
-    """Each at once for whoever looks: it is renamed first."""
+    """Each at once for every reader: it is renamed first."""
     for path in paths:
         if path.is_dir():
-            gone = path.with_name(f".deleted-{path.name}-{secrets.token_hex(8)}")
-            path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            fs.remove(path)

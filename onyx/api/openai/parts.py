@@ -1,7 +1,6 @@
 """A multipart body read as it comes: a file goes to the disk a chunk at a time, whatever its size."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -11,6 +10,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
+from onyx import fs
 from onyx.api.body import too_large
 from onyx.api.openai.errors import wrong
 
@@ -83,7 +83,7 @@ class FormReader:
             if not self._complete:
                 raise wrong("the multipart body ends too early: send it again", "file", code="invalid_multipart")
             await self._write()
-            await asyncio.to_thread(os.fsync, self._file.fileno())
+            await asyncio.to_thread(fs.sync_file, self._file)
         return self.form
 
     async def _write(self) -> None:

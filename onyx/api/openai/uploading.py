@@ -1,21 +1,18 @@
 """An upload on its way to its place: nobody sees it before it is whole, and half of one is not kept."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from onyx import fs
 from onyx.api.openai.parts import Form, FormReader
 from onyx.jobs.ids import make_file_id
 from onyx.jobs.uploads import suffix_of, upload_path
 from onyx.settings import Settings
-from onyx.training.atomic import sync_directory
 
 STALE_SECONDS = 3600.0
 """An upload that has not grown for so long was cut off with the process that received it."""
-
-_PART = ".part-"
 
 
 async def receive(
@@ -27,9 +24,9 @@ async def receive(
     """
     folder = settings.home / "uploads"
     folder.mkdir(parents=True, exist_ok=True)
-    await asyncio.to_thread(_remove_stale, folder)
+    await asyncio.to_thread(fs.sweep, folder, older_than=STALE_SECONDS)
     file_id = make_file_id()
-    part = folder / f"{_PART}{file_id}"
+    part = folder / f".{file_id}.part"
     try:
         form = await FormReader(content_type, part, settings.upload_bytes, keep=refusal is None).read(stream)
     except BaseException:
@@ -45,19 +42,9 @@ async def receive(
 def in_place(settings: Settings, file_id: str, filename: str, part: Path) -> Iterator[None]:
     """Put the bytes where the store says they are; if the store will not say so, they go."""
     path = upload_path(settings.home, file_id, suffix_of(filename))
-    part.replace(path)
     try:
-        sync_directory(path.parent)
+        fs.move_into_place(part, path)
         yield
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-
-
-def _remove_stale(folder: Path) -> None:
-    for part in folder.glob(f"{_PART}*"):
-        try:
-            if time.time() - part.stat().st_mtime > STALE_SECONDS:
-                part.unlink()
-        except FileNotFoundError:
-            continue

