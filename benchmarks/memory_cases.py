@@ -14,8 +14,9 @@ from onyx.memory.heap import trim_heap
 from onyx.memory.model import build, is_causal
 from onyx.memory.probe import token_trace
 from onyx.memory.recipe import Lora, Recipe
-from onyx.memory.step import blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.step import blank_batch, finish_update, loss_sum
 from onyx.memory.watermark import Watermark
+from onyx.recipe.optimizer import make_optimizer
 
 TRAINED, OUT_OF_MEMORY, BROKEN = 0, 3, 4
 

@@ -21,8 +21,8 @@ from onyx.memory.footprint import MOST_SAMPLES, Footprint
 from onyx.memory.footprints import overhead_of
 from onyx.memory.planner import fraction
 from onyx.memory.probe import fake_copy, fake_tensors, trace
-from onyx.memory.recipe import Precision
 from onyx.memory.static import count
+from onyx.recipe.precision import Precision
 
 TOKENS = 512
 """Length of a sample of token ids when nobody says."""

@@ -19,8 +19,9 @@ from torch import nn
 from onyx.memory.heap import free_in_heap, steady_heap, trim_heap
 from onyx.memory.overhead import Overhead
 from onyx.memory.probe import trace
-from onyx.memory.step import finish_update, make_optimizer
+from onyx.memory.step import finish_update
 from onyx.memory.watermark import Watermark
+from onyx.recipe.optimizer import make_optimizer
 
 RUNS = ((1, 64), (4, 128))
 """(samples, length) of small training runs: many tensors below the heap's threshold, and many above.

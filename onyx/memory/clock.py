@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from onyx.memory.recipe import Precision
-from onyx.memory.step import autocast, blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.step import blank_batch, finish_update, loss_sum
 from onyx.memory.timing import Timing
+from onyx.recipe.autocast import autocast
+from onyx.recipe.optimizer import make_optimizer
+from onyx.recipe.precision import Precision
 
 REPEATS = 3
 """The fastest counts: what disturbs a run only ever makes it slower."""

@@ -14,7 +14,6 @@ from onyx.memory.model import (
     beyond_window,
     build,
     check_length,
-    first_line,
     is_causal,
     positions,
     sliding_window,
@@ -23,6 +22,7 @@ from onyx.memory.model import (
 from onyx.memory.probe import Trace, fake_copy, fake_tensors, token_trace
 from onyx.memory.recipe import Recipe
 from onyx.memory.static import count
+from onyx.recipe.model import first_line
 
 LENGTH_MOST = 1021
 """Longest sample of a probe. Nothing but a sliding window makes a longer one different."""

@@ -9,7 +9,8 @@ from torch import nn
 
 from onyx.memory.errors import ModelConfigError, ModelNotFoundError, PlanError
 from onyx.memory.recipe import Recipe
-from onyx.memory.step import AUTOCAST_DTYPES
+from onyx.recipe.autocast import load_dtype
+from onyx.recipe.model import add_adapter, build_model, checkpoint_blocks, first_line, read_config, settle_config
 
 CLASSIFIER_HEADS = ("classifier", "score", "pre_classifier")
 
@@ -18,14 +19,14 @@ ATTENTION_DROPOUTS = ("attn_pdrop", "attention_dropout", "attention_probs_dropou
 
 def load_config(recipe: Recipe) -> Any:
     """The transformers config that the recipe names, a copy of its own."""
-    from transformers import AutoConfig, PretrainedConfig
+    from transformers import PretrainedConfig
 
     if isinstance(recipe.model, PretrainedConfig):
-        return copy.deepcopy(recipe.model)
+        return _settled(copy.deepcopy(recipe.model), recipe)
     if not isinstance(recipe.model, str | Path) or not str(recipe.model):
         raise PlanError(f"model must be a hub id, a directory or a transformers config, not {recipe.model!r}")
     try:
-        return AutoConfig.from_pretrained(str(recipe.model), trust_remote_code=False)
+        return _settled(read_config(str(recipe.model)), recipe)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if Path(recipe.model, "config.json").is_file():
             raise ModelConfigError(
@@ -35,6 +36,12 @@ def load_config(recipe: Recipe) -> Any:
             f"no model config found for {str(recipe.model)!r}: give a hub id that this host can reach, "
             "or a directory with a config.json"
         ) from error
+
+
+def _settled(config: Any, recipe: Recipe) -> Any:
+    if is_causal(config, recipe):
+        settle_config(config)
+    return config
 
 
 def is_causal(config: Any, recipe: Recipe) -> bool:
@@ -106,20 +113,14 @@ def without_attention_dropout(config: Any) -> Any:
 
 
 def build(config: Any, recipe: Recipe, device: str = "meta") -> nn.Module:
-    """The model as it is trained, with weights that nobody filled (meta) or that are random (any other device)."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    auto = AutoModelForCausalLM if is_causal(config, recipe) else AutoModelForSequenceClassification
-    frozen_dtype = AUTOCAST_DTYPES.get(recipe.precision) if recipe.method == "lora" else None
-    dtype = frozen_dtype or torch.float32
+    """The model as it is trained, with weights that have no values (meta) or random ones (any other device)."""
+    causal = is_causal(config, recipe)
+    dtype = load_dtype(recipe.method, recipe.precision)
     try:
-        with torch.device(device):
-            model: nn.Module = auto.from_config(  # type: ignore[no-untyped-call]
-                copy.deepcopy(config), dtype=dtype, trust_remote_code=False
-            )
+        model = build_model(copy.deepcopy(config), causal=causal, dtype=dtype, device=device)
     except Exception as error:  # a config can be wrong in as many ways as models read it
         raise ModelConfigError(
-            f"no {'causal language' if auto is AutoModelForCausalLM else 'classification'} model can be built from "
+            f"no {'causal language' if causal else 'classification'} model can be built from "
             f"this {type(config).__name__}: {type(error).__name__}: {first_line(error)}"
         ) from error
     if recipe.method == "lora":
@@ -130,32 +131,23 @@ def build(config: Any, recipe: Recipe, device: str = "meta") -> nn.Module:
 
 
 def _with_lora(model: nn.Module, config: Any, recipe: Recipe, device: str) -> nn.Module:
-    from peft import LoraConfig, get_peft_model
-
-    for each in model.parameters():
-        each.requires_grad_(False)
-    options = {
-        "r": recipe.lora.r,
-        "lora_alpha": recipe.lora.alpha,
-        "lora_dropout": recipe.lora.dropout,
-        "task_type": "CAUSAL_LM" if is_causal(config, recipe) else "SEQ_CLS",
-        # A classifier's head is trained whole, so no adapter goes on it.
-        "exclude_modules": None if is_causal(config, recipe) else list(CLASSIFIER_HEADS),
-    }
-    targets = list(recipe.lora.target_modules) if recipe.lora.target_modules else _default_targets(config)
-    # PEFT warns that Conv1D weights lie transposed and handles them; that is no finding for the user.
-    fan_in_fan_out = any(type(each).__name__ == "Conv1D" for each in model.modules())
+    lora, causal = recipe.lora, is_causal(config, recipe)
+    targets = list(lora.target_modules) if lora.target_modules else _default_targets(config)
+    # A classifier's head is trained whole, so no adapter goes on it.
+    exclude = None if causal else CLASSIFIER_HEADS
     try:
         with torch.device(device):
-            adapted = get_peft_model(
-                model, LoraConfig(target_modules=targets, fan_in_fan_out=fan_in_fan_out, **options)
+            return add_adapter(
+                model,
+                r=lora.r,
+                alpha=lora.alpha,
+                dropout=lora.dropout,
+                targets=targets,
+                causal=causal,
+                exclude=exclude,
             )
     except (ValueError, TypeError) as error:
         raise PlanError(f"lora target_modules {targets!r} do not suit this model: {first_line(error)}") from error
-    for each in adapted.parameters():
-        if each.requires_grad and each.dtype != torch.float32:
-            each.data = each.data.float()
-    return adapted  # type: ignore[no-any-return]
 
 
 def _default_targets(config: Any) -> list[str] | str:
@@ -165,11 +157,9 @@ def _default_targets(config: Any) -> list[str] | str:
 
 
 def _checkpoint(model: nn.Module) -> None:
-    if not getattr(model, "supports_gradient_checkpointing", True):
-        raise PlanError("this model does not support gradient checkpointing: set gradient_checkpointing to false")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some libraries add."""
-    return str(error).strip().split("\n", 1)[0]
+    try:
+        checkpoint_blocks(model)
+    except (ValueError, AttributeError) as error:
+        raise PlanError(
+            "this model does not support gradient checkpointing: set gradient_checkpointing to false"
+        ) from error

@@ -14,8 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from onyx.memory.blocks import mark_blocks
 from onyx.memory.counter import Counter
 from onyx.memory.preference import blank_pairs, pair_loss_sum
-from onyx.memory.recipe import Objective, Precision
-from onyx.memory.step import autocast, blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.recipe import Objective
+from onyx.memory.step import blank_batch, finish_update, loss_sum
+from onyx.recipe.autocast import autocast
+from onyx.recipe.optimizer import make_optimizer
+from onyx.recipe.precision import Precision
 
 Loss = Callable[[int], torch.Tensor]
 """Makes the batch of a micro-batch with that many samples, and its loss."""

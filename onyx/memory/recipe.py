@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from onyx.memory.errors import PlanError
+from onyx.recipe.precision import Precision
 
 Method = Literal["full", "lora"]
-Precision = Literal["float32", "bf16", "fp16"]
 Task = Literal["auto", "causal-lm", "classification"]
 Objective = Literal["sft", "dpo"]
 

@@ -4,8 +4,6 @@ Loss is the sum over label tokens (or samples) divided by the window's weight; l
 so that no copy of the logits is made; nothing keeps the logits alive in backward but autograd itself.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from onyx.memory.recipe import Precision
+from onyx.accumulation.boundary import parameters_of
+from onyx.recipe.autocast import autocast as autocast  # for training/evaluate.py and training/reference.py
 
 IGNORED = -100
 """The label of a token that does not count."""
-
-AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,30 +53,6 @@ def blank_batch(samples: int, length: int, *, causal: bool, device: str = "cpu")
     return Batch(input_ids=ids, labels=labels, attention_mask=mask)
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], learning_rate: float = 5e-5) -> torch.optim.AdamW:
-    """Fused AdamW over what is trained, with its state allocated: the first update needs no more than the others."""
-    optimizer = torch.optim.AdamW([each for each in parameters if each.requires_grad], lr=learning_rate, fused=True)
-    allocate_state(optimizer)
-    return optimizer
-
-
-def allocate_state(optimizer: torch.optim.AdamW) -> None:
-    """Give AdamW the state that its first step would give it, so that running out of memory shows now."""
-    for group in optimizer.param_groups:
-        for each in group["params"]:
-            optimizer.state[each] = {
-                "step": torch.zeros((), dtype=torch.float32, device=each.device),
-                "exp_avg": torch.zeros_like(each, memory_format=torch.preserve_format),
-                "exp_avg_sq": torch.zeros_like(each, memory_format=torch.preserve_format),
-            }
-
-
-def autocast(precision: Precision, device: str) -> AbstractContextManager[object]:
-    """Mixed precision where the recipe asks for it."""
-    dtype = AUTOCAST_DTYPES.get(precision)
-    return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype)
-
-
 def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Sum of the losses of all label tokens, or of all samples of a classifier."""
     return loss_of(logits_of(model, batch), batch.labels.flatten())
@@ -103,9 +76,8 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def finish_update(optimizer: torch.optim.Optimizer, max_norm: float | None = 1.0) -> None:
-    """Clip, step, clear."""
+    """Clip, step, clear, as `boundary.close` does it. That one reads the norm, and fake tensors have no value."""
     if max_norm is not None:
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        nn.utils.clip_grad_norm_(parameters, max_norm)
+        nn.utils.clip_grad_norm_(parameters_of(optimizer), max_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from onyx.recipe.precision import Precision
 from onyx.training.spec import Frozen, JobSpec
 
 
@@ -63,7 +64,7 @@ class Attempt(Frozen):
     """The stored plan as JSON: kept for the model card, obeyed through `shares`."""
 
     shares: list[Share] = Field(min_length=1)
-    precision: Literal["float32", "bf16", "fp16"]
+    precision: Precision
     model_dir: Path
     """The base model: a directory that transformers loads, safetensors only."""
 

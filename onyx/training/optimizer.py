@@ -1,25 +1,18 @@
-"""AdamW as a job asks for it."""
+"""The optimizer that a job asks for."""
 
 from torch import nn
 from torch.optim import AdamW
 
-from onyx.memory.step import allocate_state
+from onyx.recipe.optimizer import make_optimizer
 from onyx.training.spec import TrainingSpec
 
 
-def make_optimizer(model: nn.Module, spec: TrainingSpec) -> AdamW:
-    """Fused AdamW over what is trained, its state allocated. Norms and biases do not decay: they have one dimension."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [each for each in trained if each.ndim >= 2], "weight_decay": spec.weight_decay},
-        {"params": [each for each in trained if each.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = AdamW(
-        [group for group in groups if group["params"]],
-        lr=spec.learning_rate,
+def optimizer_for(model: nn.Module, spec: TrainingSpec) -> AdamW:
+    """AdamW over what is trained of `model`, with the job's numbers."""
+    return make_optimizer(
+        model.parameters(),
+        learning_rate=spec.learning_rate,
+        weight_decay=spec.weight_decay,
         betas=(spec.beta1, spec.beta2),
-        eps=spec.epsilon,
-        fused=True,
+        epsilon=spec.epsilon,
     )
-    allocate_state(optimizer)
-    return optimizer

@@ -13,6 +13,7 @@ from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.plan import Plan
 from onyx.memory.planner import plan
 from onyx.memory.recipe import Lora, Recipe
+from onyx.recipe.precision import Precision
 from onyx.training.attempt import Share
 from onyx.training.errors import UserError
 from onyx.training.half import trouble
@@ -75,9 +76,7 @@ def plan_job(
     return Planned(plan=document, shares=_shares(made, devices), precision=precision)
 
 
-def choose_precision(
-    asked: Literal["auto", "float32", "bf16", "fp16"], devices: Sequence[Device]
-) -> Literal["float32", "bf16", "fp16"]:
+def choose_precision(asked: Literal["auto", "float32", "bf16", "fp16"], devices: Sequence[Device]) -> Precision:
     """What was asked for; `auto` is bf16 where every device has it, and float32 elsewhere and on the CPU."""
     if asked != "auto":
         return asked
@@ -85,9 +84,7 @@ def choose_precision(
     return "bf16" if has else "float32"
 
 
-def bearable(
-    precision: Literal["float32", "bf16", "fp16"], devices: Sequence[Device]
-) -> tuple[Literal["float32", "bf16", "fp16"], list[str]]:
+def bearable(precision: Precision, devices: Sequence[Device]) -> tuple[Precision, list[str]]:
     """The precision that these devices bear, and what to warn of: a CPU may die of bf16, so that a child tries it."""
     if precision == "float32" or all(each.kind == "cuda" for each in devices):
         return precision, []

@@ -1,11 +1,12 @@
 """What goes into the preparation of a job and what comes out of it. Needs no torch: jobs/ reads and writes these."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from onyx.memory.device import Device
+from onyx.recipe.precision import Precision
 from onyx.training.attempt import Share
 from onyx.training.spec import Frozen, JobSpec
 
@@ -54,7 +55,7 @@ class Planned(Frozen):
     """The plan as JSON, for people, the store and the model card."""
 
     shares: list[Share] = Field(min_length=1)
-    precision: Literal["float32", "bf16", "fp16"]
+    precision: Precision
 
 
 class PreparedJob(Frozen):

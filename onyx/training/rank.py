@@ -36,7 +36,7 @@ from onyx.training.models.load import load_model
 from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.objective import objective_of
 from onyx.training.oom import Thrash
-from onyx.training.optimizer import make_optimizer
+from onyx.training.optimizer import optimizer_for
 from onyx.training.order import Order
 from onyx.training.pace import Pace
 from onyx.training.ranks import Ranks, StoppedWhileWaitingError, join, leave
@@ -103,7 +103,7 @@ def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: Stop) -> Run:
     beginning = find_beginning(attempt, ranks)
     progress, journal = begin(attempt, beginning, events)
     worker = _worker(attempt, share, stop, progress.scaler)
-    optimizer = make_optimizer(worker.model, attempt.spec.training)
+    optimizer = optimizer_for(worker.model, attempt.spec.training)
     if beginning.checkpoint is not None:
         checkpoint.restore(beginning.checkpoint, worker.model, optimizer)
     data = worker.samples

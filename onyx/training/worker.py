@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 
 from onyx.accumulation.scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
-from onyx.memory.recipe import Precision
-from onyx.memory.step import Batch, autocast
+from onyx.memory.step import Batch
+from onyx.recipe.autocast import autocast
+from onyx.recipe.precision import Precision
 from onyx.training.compiled import CompiledLoss
 from onyx.training.objective import Measured, Objective
 from onyx.training.order import Indices, mix

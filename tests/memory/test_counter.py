@@ -10,7 +10,8 @@ from onyx.memory.counter import Counter
 from onyx.memory.model import build, is_causal
 from onyx.memory.probe import fake_copy, fake_tensors, token_trace
 from onyx.memory.recipe import Recipe
-from onyx.memory.step import blank_batch, finish_update, loss_sum, make_optimizer
+from onyx.memory.step import blank_batch, finish_update, loss_sum
+from onyx.recipe.optimizer import make_optimizer
 
 
 def test_views_count_once_and_what_is_freed_counts_no_more() -> None:

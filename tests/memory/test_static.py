@@ -9,7 +9,7 @@ from benchmarks.memory_cases import FAMILIES
 from onyx.memory.model import build
 from onyx.memory.recipe import Lora, Recipe
 from onyx.memory.static import count
-from onyx.memory.step import make_optimizer
+from onyx.recipe.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "lora", "lora": Lora(r=4)}])

@@ -9,8 +9,10 @@ import torch
 from benchmarks.memory_cases import llama
 from onyx.memory.counter import Counter
 from onyx.memory.model import build
-from onyx.memory.recipe import Precision, Recipe
-from onyx.memory.step import IGNORED, autocast, blank_batch, loss_sum
+from onyx.memory.recipe import Recipe
+from onyx.memory.step import IGNORED, blank_batch, loss_sum
+from onyx.recipe.autocast import autocast
+from onyx.recipe.precision import Precision
 from onyx.training.accuracy import count_right, loss_and_right
 from onyx.training.compiled import CompiledLoss
 from onyx.training.metrics import read_rows

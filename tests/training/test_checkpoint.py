@@ -6,7 +6,7 @@ from torch import nn
 
 from onyx.training import checkpoint
 from onyx.training.checkpoint import Clock, complete, latest, read_progress, restore, save
-from onyx.training.optimizer import make_optimizer
+from onyx.training.optimizer import optimizer_for
 from onyx.training.progress import Progress, Steering
 from onyx.training.spec import TrainingSpec
 
@@ -14,7 +14,7 @@ from onyx.training.spec import TrainingSpec
 def make() -> tuple[nn.Module, torch.optim.AdamW]:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
     model[1].bias.requires_grad_(False)
-    return model, make_optimizer(model, TrainingSpec())
+    return model, optimizer_for(model, TrainingSpec())
 
 
 def progress(update: int, **more: object) -> Progress:

@@ -47,13 +47,6 @@ def refuse_inexact(found: list[Inexact]) -> list[str]:
     return [each.message for each in found]
 
 
-def drop_balance_loss(config: Any) -> None:
-    """The routers' balance loss is a product of two means over the micro-batch: no sum over tokens."""
-    for each in (config, config.get_text_config()):
-        if getattr(each, "output_router_logits", False):
-            each.output_router_logits = False
-
-
 def _experts(config: Any) -> list[Inexact]:
     found = []
     if getattr(config, "expert_capacity", None):

@@ -9,39 +9,29 @@ import torch
 from torch import nn
 
 from onyx.memory.cpu import is_out_of_memory
+from onyx.recipe.autocast import load_dtype
+from onyx.recipe.model import add_adapter, build_model, checkpoint_blocks, first_line, read_config, settle_config
+from onyx.recipe.precision import Precision
 from onyx.training.errors import ModelError, UserError
-from onyx.training.models.exactness import drop_balance_loss
 from onyx.training.spec import LoraSpec
-
-Precision = Literal["float32", "bf16", "fp16"]
-FROZEN_DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def load_config(directory: Path, *, remote_code: bool = False) -> Any:
     """The model's config, as it is trained."""
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=remote_code)
+        config = read_config(str(directory), local_files_only=True, remote_code=remote_code)
     except Exception as error:  # a config can be wrong in as many ways as models read it
         raise _unreadable(error) from error
-    config.use_cache = False
-    drop_balance_loss(config)
+    settle_config(config)
     return config
 
 
 def build_empty(config: Any, *, remote_code: bool = False) -> nn.Module:
     """The model on the meta device: its structure without its weights."""
-    from transformers import AutoModelForCausalLM
-
     try:
-        with torch.device("meta"):
-            model: nn.Module = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, trust_remote_code=remote_code
-            )
+        return build_model(config, remote_code=remote_code)
     except Exception as error:  # as above
         raise _unreadable(error) from error
-    return model
 
 
 def load_model(
@@ -59,9 +49,8 @@ def load_model(
 
     The same directory, adapter and seed give the same bits on every rank and every attempt.
     """
-    dtype = FROZEN_DTYPES[precision] if method == "lora" else torch.float32
     with _seeded(seed):
-        model = _read(directory, dtype, remote_code)
+        model = _read(directory, load_dtype(method, precision), remote_code)
         copy_from_file(model)
         if method == "lora":
             model = with_lora(model, lora or LoraSpec())
@@ -79,30 +68,14 @@ def copy_from_file(model: nn.Module) -> None:
 
 def with_lora(model: nn.Module, lora: LoraSpec) -> nn.Module:
     """The model frozen, with adapters beside it that are trained in float32."""
-    from peft import LoraConfig, get_peft_model
-
-    targets = lora.target_modules
-    options: dict[str, Any] = {
-        "r": lora.r,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": lora.dropout,
-        "target_modules": targets if targets is None or isinstance(targets, str) else list(targets),
-        "task_type": "CAUSAL_LM",
-        # PEFT warns that Conv1D weights lie transposed and handles them; that is no finding for the user.
-        "fan_in_fan_out": any(type(each).__name__ == "Conv1D" for each in model.modules()),
-    }
     try:
-        adapted: nn.Module = get_peft_model(model, LoraConfig(**options))
+        return add_adapter(model, r=lora.r, alpha=lora.alpha, dropout=lora.dropout, targets=lora.target_modules)
     except ValueError as error:
         raise UserError(
             "lora_target_modules",
-            f"the adapter's target_modules do not suit this model: {_line(error)}",
+            f"the adapter's target_modules do not suit this model: {first_line(error)}",
             param="training.lora.target_modules",
         ) from error
-    for each in adapted.parameters():
-        if each.requires_grad:
-            each.data = each.data.float()
-    return adapted
 
 
 def _read(directory: Path, dtype: torch.dtype, remote_code: bool) -> nn.Module:
@@ -135,8 +108,7 @@ def _read(directory: Path, dtype: torch.dtype, remote_code: bool) -> nn.Module:
 
 def _checkpoint(model: nn.Module) -> None:
     try:
-        # Not the reentrant kind: it needs an input with a gradient, which frozen embeddings do not give.
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+        checkpoint_blocks(model)
     except (ValueError, AttributeError) as error:
         raise UserError(
             "gradient_checkpointing",
@@ -159,8 +131,4 @@ def _unreadable(error: BaseException) -> ModelError:
             "remote_code_refused",
             "the model needs code of its own to run, which the operator has not allowed for this model",
         )
-    return ModelError("model_unreadable", f"transformers cannot load the model: {_line(error)}")
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n", 1)[0]
+    return ModelError("model_unreadable", f"transformers cannot load the model: {first_line(error)}")

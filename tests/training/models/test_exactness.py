@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 
+from onyx.recipe.model import drop_balance_loss
 from onyx.training.errors import ModelError
-from onyx.training.models.exactness import drop_balance_loss, find_inexact, refuse_inexact
+from onyx.training.models.exactness import find_inexact, refuse_inexact
 
 
 def mixtral(**options: object) -> MixtralConfig:

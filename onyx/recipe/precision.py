@@ -1,0 +1,6 @@
+"""The names of precisions. Needs no torch."""
+
+from typing import Literal
+
+Precision = Literal["float32", "bf16", "fp16"]
+"""bf16 and fp16: what forward computes in, and the dtype of frozen weights. What is trained stays float32."""

@@ -1,0 +1,61 @@
+"""What the planner builds is what a rank trains."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import nn
+
+from onyx.memory.model import build
+from onyx.memory.model import load_config as plan_config
+from onyx.memory.recipe import Lora, Recipe
+from onyx.training.models.load import load_config, load_model
+from onyx.training.models.tiny import make_tiny
+from onyx.training.spec import LoraSpec
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("models"))
+
+
+def shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype, bool]]:
+    return {name: (each.shape, each.dtype, each.requires_grad) for name, each in model.named_parameters()}
+
+
+def test_both_read_the_same_config(tiny: Path) -> None:
+    planned, trained = plan_config(Recipe(model=str(tiny))), load_config(tiny)
+    assert planned.to_dict() == trained.to_dict()
+    assert planned.use_cache is False
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_both_make_the_same_parameters(
+    tiny: Path, method: Literal["full", "lora"], precision: Any, checkpointing: bool
+) -> None:
+    lora = Lora(r=3, target_modules=("q_proj", "down_proj"))
+    recipe = Recipe(
+        model=str(tiny), method=method, lora=lora, precision=precision, gradient_checkpointing=checkpointing
+    )
+    planned = build(plan_config(recipe), recipe)
+    trained: Any = load_model(
+        tiny,
+        method=method,
+        lora=LoraSpec(r=3, target_modules=["q_proj", "down_proj"]),
+        precision=precision,
+        gradient_checkpointing=checkpointing,
+    )
+    assert shapes(planned) == shapes(trained)
+    assert all(each.is_meta for each in planned.parameters())
+    assert getattr(planned, "is_gradient_checkpointing", None) is trained.is_gradient_checkpointing is checkpointing
+
+
+def test_the_routers_balance_loss_is_in_neither() -> None:
+    from transformers import MixtralConfig
+
+    config = MixtralConfig(num_hidden_layers=1, hidden_size=8, output_router_logits=True)
+    assert plan_config(Recipe(model=config)).output_router_logits is False
+    assert config.output_router_logits is True  # the caller's own stays as it is
