@@ -11,6 +11,7 @@ from onyx.jobs.rows import to_config_request, to_job
 from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, JobRow
 from onyx.jobs.values import DeviceNeed, Heartbeat, Job, Lease, Progress
+from onyx.training import event_kinds
 from onyx.training.attempt import Failure, Result
 from onyx.training.spec import JobSpec
 
@@ -63,7 +64,7 @@ class Attempts(Database):
         """The same, for what need not worry anybody."""
         async with self.writing() as tx:
             job, _ = await lock_held(tx, lease)
-            say(tx, job, message, kind="message", level=level, **data)
+            say(tx, job, message, kind=event_kinds.MESSAGE, level=level, **data)
 
     async def prepared(
         self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any], *, warnings: Sequence[str] = ()

@@ -14,6 +14,7 @@ from onyx.jobs.records import Metric, StoredEvent
 from onyx.jobs.rows import to_event
 from onyx.jobs.tables import EventRow, JobRow, MetricRow
 from onyx.jobs.values import Lease
+from onyx.training import event_kinds
 from onyx.training.attempt import Event
 
 MAX_PAGE = 1000
@@ -59,7 +60,11 @@ class Events(Database):
 
     async def snapshots(self, job_id: str) -> tuple[StoredEvent, ...]:
         """What the job said of each snapshot, the latest word of each epoch, newest first."""
-        query = select(EventRow).where(EventRow.job_id == job_id, EventRow.kind == "snapshot").order_by(EventRow.seq)
+        query = (
+            select(EventRow)
+            .where(EventRow.job_id == job_id, EventRow.kind == event_kinds.SNAPSHOT)
+            .order_by(EventRow.seq)
+        )
         async with self.reading() as session:
             said = {(event := to_event(row)).data.get("epoch"): event for row in await session.scalars(query)}
         return tuple(sorted(said.values(), key=lambda event: event.seq, reverse=True))
@@ -143,7 +148,7 @@ async def _keep_metrics(tx: Transaction, job: JobRow, attempt: int, events: Sequ
     rows = [
         {"job_id": job.id, "update": update, "attempt": attempt, "time": event.time, "data": jsontext.dump(event.data)}
         for event in events
-        if event.kind == "metrics" and isinstance(update := event.data.get(UPDATE), int)
+        if event.kind == event_kinds.METRICS and isinstance(update := event.data.get(UPDATE), int)
     ]
     if not rows:
         return

@@ -1,21 +1,22 @@
 """JSON as text that every database takes: ASCII only, always finite."""
 
 import json
-import math
 from typing import Any
 
 from pydantic import BaseModel
+
+from onyx.finite import finite
 
 
 def dump(value: Any) -> str:
     """Escaped to ASCII, since PostgreSQL refuses NUL and lone surrogates; NaN and infinity become null."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":"))
+    return json.dumps(finite(plain), allow_nan=False, separators=(",", ":"))
 
 
 def canonical(value: BaseModel) -> str:
     """The same text for the same value, in whatever order its keys came."""
-    return json.dumps(_finite(value.model_dump(mode="json")), allow_nan=False, sort_keys=True)
+    return json.dumps(finite(value.model_dump(mode="json")), allow_nan=False, sort_keys=True)
 
 
 def load(text: str) -> Any:
@@ -26,13 +27,3 @@ def load(text: str) -> Any:
 def clean(text: str) -> str:
     """A message without what a text column cannot hold."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

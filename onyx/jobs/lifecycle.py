@@ -12,7 +12,9 @@ from onyx.jobs.status import JobStatus, Outcome, Request
 from onyx.jobs.tables import AttemptRow, DeviceRow, EventRow, JobRow
 from onyx.jobs.values import Lease
 from onyx.jobs.webhooks import announce
+from onyx.training import event_kinds
 from onyx.training.attempt import Failure
+from onyx.training.event_kinds import EventKind
 
 MAX_RETRIES = 5
 """How often a job is taken up again without a new checkpoint in between."""
@@ -82,7 +84,7 @@ def say(
     job: JobRow,
     message: str,
     *,
-    kind: Literal["status", "message"] = "status",
+    kind: EventKind = event_kinds.STATUS,
     level: Literal["info", "warn", "error"] = "info",
     **data: Any,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from onyx.jobs.child import LIFELINE
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.mirror import Tail
-from onyx.training import lifeline
+from onyx.training import event_kinds, lifeline
 from onyx.training.attempt import Attempt, Event, attempt_dir
 from onyx.training.spec import Frozen, JobSpec
 
@@ -21,7 +21,7 @@ OVER = "over"
 
 TOLD = "tracked.json"
 POLL_SECONDS = 0.5
-_KINDS = ("metrics", "evaluation")
+_KINDS = (event_kinds.METRICS, event_kinds.EVALUATION)
 _QUIET = {
     "console": "off",
     "disable_code": True,

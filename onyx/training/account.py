@@ -1,6 +1,7 @@
 """Counting what became of a window. Every rank counts the same."""
 
 from onyx.accumulation.boundary import Update
+from onyx.training import event_kinds
 from onyx.training.agree import Agreed
 from onyx.training.errors import UserError
 from onyx.training.metrics import PreferenceRow, Row, TokenRow
@@ -61,11 +62,11 @@ def _skipped(run: Run, window: Task, update: Update) -> None:
     where = {"window": window.number, "update": progress.update, "reason": update.skipped}
     if update.skipped == "no weight":
         progress.skipped_no_weight += 1
-        run.record.events.say("skip", "no label token in the whole window: no update", where)
+        run.record.events.say(event_kinds.SKIP, "no label token in the whole window: no update", where)
         return
     progress.skipped_not_finite += 1
     progress.not_finite_in_a_row += 1
-    run.record.events.say("skip", "the gradient is not finite: no update", where, level="warn")
+    run.record.events.say(event_kinds.SKIP, "the gradient is not finite: no update", where, level="warn")
     allowed = run.attempt.spec.training.max_skipped_in_a_row
     if progress.not_finite_in_a_row > allowed:
         raise UserError(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from onyx.recipe.precision import Precision
+from onyx.training.event_kinds import RankEventKind
 from onyx.training.spec import Frozen, JobSpec
 
 
@@ -99,7 +100,7 @@ class Event(Frozen):
     time: float
     """Seconds since the epoch."""
 
-    kind: Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation", "probe"]
+    kind: RankEventKind
     level: Literal["info", "warn", "error"] = "info"
     message: str
     data: dict[str, Any] = Field(default_factory=dict)

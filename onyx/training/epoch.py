@@ -3,9 +3,10 @@
 It is done again when an attempt ends in the middle of it: nothing is counted before all of it is there.
 """
 
-import math
 from typing import Any
 
+from onyx.finite import finite
+from onyx.training import event_kinds
 from onyx.training.evaluate import evaluate
 from onyx.training.progress import Progress, Tally
 from onyx.training.run import Run
@@ -21,13 +22,17 @@ def close_epoch(run: Run) -> bool:
         score = evaluate(run, run.evaluation)
         if score is None:
             return False
-        entry |= {"evaluation_loss": _finite(score.mean_loss), "evaluation_accuracy": _finite(score.accuracy)}
-        run.record.events.say("evaluation", f"epoch {entry['epoch']}: evaluation loss {score.mean_loss:.4f}", entry)
+        entry |= {"evaluation_loss": finite(score.mean_loss), "evaluation_accuracy": finite(score.accuracy)}
+        run.record.events.say(
+            event_kinds.EVALUATION, f"epoch {entry['epoch']}: evaluation loss {score.mean_loss:.4f}", entry
+        )
     if run.record.first:
         keep_snapshot(run, entry)
     _count(progress, entry, run.attempt.spec.training.early_stopping_patience)
     if progress.stopped_early:
-        run.record.events.say("message", f"stopped early: no better evaluation than {progress.best_evaluation:.4f}")
+        run.record.events.say(
+            event_kinds.MESSAGE, f"stopped early: no better evaluation than {progress.best_evaluation:.4f}"
+        )
     return True
 
 
@@ -43,7 +48,3 @@ def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> N
     else:
         progress.evaluations_without_improvement += 1
     progress.stopped_early = patience is not None and progress.evaluations_without_improvement >= patience
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

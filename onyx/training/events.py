@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onyx import fs
+from onyx.finite import finite
+from onyx.training import event_kinds
 from onyx.training.attempt import Event
+from onyx.training.event_kinds import RankEventKind
 
 METRICS_SECONDS = 1.0
 """At most one metrics event in this time goes to the store. Every update is in metrics.csv."""
 
 Level = Literal["info", "warn", "error"]
-Kind = Literal["message", "metrics", "checkpoint", "snapshot", "memory", "skip", "config", "evaluation", "probe"]
+Kind = RankEventKind
 Data = Mapping[str, Any]
 
 
@@ -34,7 +37,7 @@ class Events:
             return
         self._line += 1
         line = {"line": self._line, "time": time.time(), "kind": kind, "level": level, "message": message}
-        self._file.write(json.dumps(line | {"data": _finite(data or {})}, allow_nan=False).encode() + b"\n")
+        self._file.write(json.dumps(line | {"data": finite(data or {})}, allow_nan=False).encode() + b"\n")
         if safe:
             fs.sync_file(self._file)
 
@@ -43,7 +46,7 @@ class Events:
         now = time.monotonic()
         if last or now - self._metrics_at >= METRICS_SECONDS:
             self._metrics_at = now
-            self.say("metrics", message, data)
+            self.say(event_kinds.METRICS, message, data)
 
     def close(self) -> None:
         if self._file is not None:
@@ -59,14 +62,3 @@ def read_events(path: Path, *kinds: Kind) -> list[Event]:
     # A long job says something every second: only what is asked for is parsed.
     events = [Event.model_validate_json(line) for line in lines if any(mark in line for mark in marks)]
     return [event for event in events if not kinds or event.kind in kinds]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null says as much."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

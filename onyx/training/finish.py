@@ -3,6 +3,7 @@
 import math
 
 from onyx import fs
+from onyx.training import event_kinds
 from onyx.training.attempt import Result
 from onyx.training.export import publish
 from onyx.training.probe import keep_pace, keep_time, predicted_bytes
@@ -18,7 +19,7 @@ def finish(run: Run) -> None:
     keep_time(run)
     publish(run, result)
     fs.write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
-    run.record.events.say("message", f"the model is published after {result.updates} updates")
+    run.record.events.say(event_kinds.MESSAGE, f"the model is published after {result.updates} updates")
 
 
 def result_of(run: Run) -> Result:

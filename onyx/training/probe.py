@@ -13,6 +13,7 @@ from onyx.memory.footprints import store_overhead
 from onyx.memory.overhead import Overhead
 from onyx.memory.timing import Timing
 from onyx.memory.timings import own_key, store_timing, stored_timing
+from onyx.training import event_kinds
 from onyx.training.attempt import Attempt
 from onyx.training.oom import peak_bytes
 from onyx.training.run import Run
@@ -35,7 +36,7 @@ def report(run: Run, seconds: Seconds) -> None:
         "predicted_bytes": predicted[run.ranks.rank] if predicted else None,
         "measured_bytes": measured,
     }
-    run.record.events.say("probe", f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
+    run.record.events.say(event_kinds.PROBE, f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
 
 
 def keep_time(run: Run) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 from torch.optim import Optimizer
 
-from onyx.training import checkpoint
+from onyx.training import checkpoint, event_kinds
 from onyx.training.attempt import Attempt
 from onyx.training.events import Events
 from onyx.training.failure import SupersededError
@@ -46,7 +46,7 @@ class Record:
             return True
         self.clock.put_off(update)
         self.events.say(
-            "message",
+            event_kinds.MESSAGE,
             f"the disk of ONYX_HOME has {free} bytes left: no checkpoint at update {update}, the last one stays",
             {"update": update, "free_bytes": free},
             level="warn",
@@ -64,7 +64,7 @@ class Record:
         seconds = time.monotonic() - started
         self.clock.saved(progress.update, seconds)
         self.events.say(
-            "checkpoint",
+            event_kinds.CHECKPOINT,
             f"saved at update {progress.update}",
             {
                 "update": progress.update,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx import fs
+from onyx.training import event_kinds
 from onyx.training.export import write_model
 from onyx.training.run import Run
 
@@ -24,7 +25,7 @@ def keep_snapshot(run: Run, entry: dict[str, Any]) -> None:
         if old.exists():
             fs.remove(old)
     run.record.events.say(
-        "snapshot", f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
+        event_kinds.SNAPSHOT, f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
     )
 
 

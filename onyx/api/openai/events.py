@@ -12,6 +12,7 @@ from onyx.api.openai.route import OpenAIRoute
 from onyx.api.openai.schemas.jobs import EventObject, EventPage
 from onyx.api.scrubbing import scrub_event
 from onyx.jobs.records import StoredEvent
+from onyx.training import event_kinds
 
 router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
 
@@ -33,7 +34,7 @@ async def list_events(
 
 
 def event_answer(event: StoredEvent) -> EventObject:
-    numbers = event.kind == "metrics"
+    numbers = event.kind == event_kinds.METRICS
     data = event.data
     if numbers:
         data = {
