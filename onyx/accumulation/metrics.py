@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class MetricRow:
+class LoggedMetric:
     """One logged value."""
 
     step: int
@@ -33,7 +33,7 @@ class MetricsTracker:
     def __init__(self, use_wandb: bool = True, gradient_accumulation_steps: int = 1) -> None:
         self.use_wandb = check.flag("use_wandb", use_wandb)
         self.gradient_accumulation_steps = check.whole("gradient_accumulation_steps", gradient_accumulation_steps)
-        self._rows: list[MetricRow] = []
+        self._rows: list[LoggedMetric] = []
         self._logged: dict[str, int] = {}
         self._pending: dict[str, float] = {}
         self._pending_step: int | None = None
@@ -49,7 +49,7 @@ class MetricsTracker:
         effective = logged // self.gradient_accumulation_steps if step is None else step
         check.whole("step", effective, at_least=0)
         self._logged[name] = logged + 1
-        self._rows.append(MetricRow(logged, effective, name, float(value), time.time()))
+        self._rows.append(LoggedMetric(logged, effective, name, float(value), time.time()))
         if self._wandb is None:
             return
         if commit and self._pending_step not in (None, effective):

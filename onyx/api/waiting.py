@@ -26,7 +26,7 @@ IdempotencyKey = Annotated[
 
 
 @dataclass
-class Asked:
+class NewTraining:
     """What a request that makes a training says, whichever route it takes."""
 
     request: Request

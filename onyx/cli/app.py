@@ -8,7 +8,7 @@ import typer
 
 from onyx import __version__
 from onyx.cli import db, doctor, download, jobs, keys, models, plan, runner, serve, submit, watch
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.output import complain, say
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command. Exit status 1 when it failed, 2 when it was asked for wrongly."""
     try:
         app(list(arguments) if arguments is not None else None)
-    except Failure as failure:
+    except CommandFailure as failure:
         complain(str(failure))
         sys.exit(failure.status)
     except KeyboardInterrupt:

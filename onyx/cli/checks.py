@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from onyx.cli.db import is_up_to_date, store_name
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.output import GIB, gigabytes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     name: str
@@ -41,52 +41,54 @@ class Finding:
     advice: str | None = None
 
 
-def python(settings: "Settings") -> Finding:
+def python(settings: "Settings") -> CheckResult:
     here = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Finding("python", "fail", here, "install Python 3.11 or newer and make the environment with it")
-    return Finding("python", "ok", here)
+        return CheckResult("python", "fail", here, "install Python 3.11 or newer and make the environment with it")
+    return CheckResult("python", "ok", here)
 
 
-def packages(settings: "Settings") -> Finding:
+def packages(settings: "Settings") -> CheckResult:
     found = {name: _version(name) for name in PACKAGES}
     words = ", ".join(f"{name} {has or 'missing'}" for name, has in found.items())
     old = [name for name, least in PACKAGES.items() if _numbers(found[name]) < least]
     if old:
-        return Finding("packages", "fail", words, f"{', '.join(old)}: pip install -c constraints.txt 'onyx[serve]'")
-    return Finding("packages", "ok", words)
+        return CheckResult("packages", "fail", words, f"{', '.join(old)}: pip install -c constraints.txt 'onyx[serve]'")
+    return CheckResult("packages", "ok", words)
 
 
-def gpus(settings: "Settings") -> Finding:
+def gpus(settings: "Settings") -> CheckResult:
     from onyx.memory.gpus import list_gpus
 
     found = list_gpus()
     if found:
-        return Finding("gpus", "ok", ", ".join(f"{gpu.name} {gigabytes(gpu.memory_total)}" for gpu in found))
+        return CheckResult("gpus", "ok", ", ".join(f"{gpu.name} {gigabytes(gpu.memory_total)}" for gpu in found))
     if DRIVER.exists() or shutil.which("nvidia-smi"):
         advice = "see whether nvidia-smi works, and whether CUDA_VISIBLE_DEVICES hides them"
-        return Finding("gpus", "warn", "a driver is here and shows no GPU", advice)
-    return Finding(
+        return CheckResult("gpus", "warn", "a driver is here and shows no GPU", advice)
+    return CheckResult(
         "gpus", "warn", "none: jobs train on the CPU", "fine for a try; for more, a host with an NVIDIA driver"
     )
 
 
-def memory(settings: "Settings") -> Finding:
+def memory(settings: "Settings") -> CheckResult:
     from onyx.memory.cpu import cpu_devices
 
     try:
         slices = cpu_devices(settings.cpu_devices, settings.cpu_memory)
     except ValueError as error:
-        return Finding("memory", "fail", str(error), "correct ONYX_CPU_MEMORY")
+        return CheckResult("memory", "fail", str(error), "correct ONYX_CPU_MEMORY")
     free, cores = sum(each.memory_free for each in slices), sum(each.cores or 0 for each in slices)
     words = f"{gigabytes(free)} free for training on {cores} cores, in {len(slices)} device(s)"
     if free < SCANT_MEMORY:
-        return Finding("memory", "fail", words, "free some memory, or raise ONYX_CPU_MEMORY or the container's limit")
+        return CheckResult(
+            "memory", "fail", words, "free some memory, or raise ONYX_CPU_MEMORY or the container's limit"
+        )
     advice = "only small models fit" if free < LOW_MEMORY else None
-    return Finding("memory", "warn" if advice else "ok", words, advice)
+    return CheckResult("memory", "warn" if advice else "ok", words, advice)
 
 
-def home(settings: "Settings") -> Finding:
+def home(settings: "Settings") -> CheckResult:
     try:
         settings.home.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=settings.home) as file:
@@ -94,41 +96,51 @@ def home(settings: "Settings") -> Finding:
             file.flush()
     except OSError as error:
         advice = "name a directory that this user may write to with ONYX_HOME"
-        return Finding("home", "fail", f"{settings.home}: {error.strerror}", advice)
-    return Finding("home", "ok", f"{settings.home} can be written to")
+        return CheckResult("home", "fail", f"{settings.home}: {error.strerror}", advice)
+    return CheckResult("home", "ok", f"{settings.home} can be written to")
 
 
-def disk(settings: "Settings") -> Finding:
+def disk(settings: "Settings") -> CheckResult:
     place = next(path for path in (settings.home, *settings.home.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"{gigabytes(free)} free under {settings.home}"
     if free < SCANT_DISK:
-        return Finding("disk", "fail", words, "delete finished jobs with `onyx jobs delete`, or move ONYX_HOME")
+        return CheckResult("disk", "fail", words, "delete finished jobs with `onyx jobs delete`, or move ONYX_HOME")
     advice = "checkpoints of larger models need more" if free < LOW_DISK else None
-    return Finding("disk", "warn" if advice else "ok", words, advice)
+    return CheckResult("disk", "warn" if advice else "ok", words, advice)
 
 
-def store(settings: "Settings") -> Finding:
+def store(settings: "Settings") -> CheckResult:
     try:
         migrated, where = is_up_to_date(settings), store_name(settings)
-    except (Failure, ValueError) as failure:
-        return Finding("store", "fail", str(failure), "see that the database runs and that ONYX_DATABASE_URL is right")
+    except (CommandFailure, ValueError) as failure:
+        return CheckResult(
+            "store", "fail", str(failure), "see that the database runs and that ONYX_DATABASE_URL is right"
+        )
     if migrated:
-        return Finding("store", "ok", f"{where} is up to date")
-    return Finding("store", "warn", f"{where} has not this version's tables", "`onyx db upgrade`, or start the service")
+        return CheckResult("store", "ok", f"{where} is up to date")
+    return CheckResult(
+        "store", "warn", f"{where} has not this version's tables", "`onyx db upgrade`, or start the service"
+    )
 
 
-def forks(settings: "Settings") -> Finding:
+def forks(settings: "Settings") -> CheckResult:
     """A child of a warm template: what every rank is."""
     try:
         said = asyncio.run(asyncio.wait_for(_rehearse(), FORK_SECONDS))
     except TimeoutError:
-        return Finding("template", "fail", f"no child within {FORK_SECONDS:.0f} s", "see whether `import torch` works")
+        return CheckResult(
+            "template", "fail", f"no child within {FORK_SECONDS:.0f} s", "see whether `import torch` works"
+        )
     if said == "None True":
-        return Finding("template", "ok", "forks children that have torch imported")
+        return CheckResult("template", "ok", "forks children that have torch imported")
     if said == "None False":
-        return Finding("template", "warn", "cannot fork here: every rank starts a fresh interpreter, seconds slower")
-    return Finding("template", "fail", f"a child did not do as it was told: {said[-200:]}", "see whether torch imports")
+        return CheckResult(
+            "template", "warn", "cannot fork here: every rank starts a fresh interpreter, seconds slower"
+        )
+    return CheckResult(
+        "template", "fail", f"a child did not do as it was told: {said[-200:]}", "see whether torch imports"
+    )
 
 
 async def _rehearse() -> str:
@@ -154,18 +166,20 @@ async def _rehearse() -> str:
         return log.read_text().strip()
 
 
-def runner(settings: "Settings") -> Finding:
+def runner(settings: "Settings") -> CheckResult:
     from onyx.jobs.lock import is_locked, locked_by
 
     if is_locked(settings.run_dir):
         who = locked_by(settings.run_dir)
-        return Finding("runner", "ok", "one works for this home on this host" + (f" (pid {who.pid})" if who else ""))
+        return CheckResult(
+            "runner", "ok", "one works for this home on this host" + (f" (pid {who.pid})" if who else "")
+        )
     if settings.embedded_runner:
-        return Finding("runner", "warn", "none is running", "`onyx serve` starts one")
-    return Finding("runner", "warn", "none is running on this host", "start one with `onyx runner`")
+        return CheckResult("runner", "warn", "none is running", "`onyx serve` starts one")
+    return CheckResult("runner", "warn", "none is running on this host", "start one with `onyx runner`")
 
 
-CHECKS: tuple[Callable[["Settings"], Finding], ...] = (
+CHECKS: tuple[Callable[["Settings"], CheckResult], ...] = (
     python,
     packages,
     gpus,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onyx.cli.errors import USAGE, AwayFailure, Failure, ServiceFailure
+from onyx.cli.errors import USAGE, AwayFailure, CommandFailure, ServiceFailure
 
 if TYPE_CHECKING:
     import httpx
@@ -20,13 +20,13 @@ SILENCE_SECONDS = 45.0
 
 
 class Service:
-    """Every answer that is not the one hoped for is a Failure with the service's own sentence."""
+    """Every answer that is not the one hoped for is a CommandFailure with the service's own sentence."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         import httpx
 
         if not url.startswith(("http://", "https://")):
-            raise Failure(f"{url!r} is no address of a service: write it like http://127.0.0.1:8000", USAGE)
+            raise CommandFailure(f"{url!r} is no address of a service: write it like http://127.0.0.1:8000", USAGE)
         # A command asks a few things and ends: no connection is kept, so none has to be closed.
         headers = {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
         timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -82,7 +82,7 @@ class Service:
         try:
             return response.json()
         except ValueError:
-            raise Failure(f"{self._url} does not answer like an Onyx service: is --url right?") from None
+            raise CommandFailure(f"{self._url} does not answer like an Onyx service: is --url right?") from None
 
     def _away(self, error: Exception) -> AwayFailure:
         return AwayFailure(

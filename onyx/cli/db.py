@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.operator import read_settings
 from onyx.cli.options import Json
 from onyx.cli.output import emit, say
@@ -27,7 +27,7 @@ def upgrade(as_json: Json = False) -> None:
     try:
         bring_up(settings.store_url)
     except StoreError as error:
-        raise Failure(f"the job store cannot be used: {error}") from None
+        raise CommandFailure(f"the job store cannot be used: {error}") from None
     _tell(settings, as_json)
 
 
@@ -48,7 +48,7 @@ def _tell(settings: "Settings", as_json: bool) -> bool:
 
 
 def is_up_to_date(settings: "Settings") -> bool:
-    """Whether the tables are this version's; a Failure when nobody can say. Makes nothing."""
+    """Whether the tables are this version's; a CommandFailure when nobody can say. Makes nothing."""
     from onyx.jobs.engine import make_engine
     from onyx.jobs.errors import StoreError
     from onyx.jobs.migrate import is_migrated
@@ -66,7 +66,7 @@ def is_up_to_date(settings: "Settings") -> bool:
     try:
         return asyncio.run(look())
     except StoreError as error:
-        raise Failure(f"the job store cannot be used: {error}") from None
+        raise CommandFailure(f"the job store cannot be used: {error}") from None
 
 
 def store_name(settings: "Settings") -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import typer
 
-from onyx.cli.checks import CHECKS, Finding
+from onyx.cli.checks import CHECKS, CheckResult
 from onyx.cli.operator import read_settings
 from onyx.cli.options import Json
 from onyx.cli.output import emit, say
@@ -16,7 +16,7 @@ _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer
 def doctor(as_json: Json = False) -> None:
     """Check this host. Exit status 1 when something would keep a job from running."""
     settings = read_settings()
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     for check in CHECKS:
         finding = check(settings)
         found.append(finding)
@@ -28,7 +28,7 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _tell(finding: Finding) -> None:
+def _tell(finding: CheckResult) -> None:
     mark = f"{finding.level:<4}"
     if sys.stdout.isatty():
         mark = typer.style(mark, fg=_COLOURS[finding.level], bold=True)

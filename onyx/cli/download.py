@@ -10,7 +10,7 @@ import typer
 
 from onyx import fs
 from onyx.cli.client import Service
-from onyx.cli.errors import USAGE, AwayFailure, Failure
+from onyx.cli.errors import USAGE, AwayFailure, CommandFailure
 from onyx.cli.options import DEFAULT_URL, JobId, Json, Key, Url
 from onyx.cli.output import emit, say
 
@@ -33,7 +33,7 @@ def download(
 def fetch(service: Service, job_id: str, folder: Path) -> None:
     """The model of a job as `folder`, which appears when it is complete."""
     if folder.exists():
-        raise Failure(f"{folder} is there already: name another directory with --to", USAGE)
+        raise CommandFailure(f"{folder} is there already: name another directory with --to", USAGE)
     try:
         with (
             service.stream(f"/training/{job_id}/model") as response,
@@ -43,7 +43,7 @@ def fetch(service: Service, job_id: str, folder: Path) -> None:
     except tarfile.TarError as error:
         raise AwayFailure(f"the model did not come whole ({error}): ask for it again") from None
     except OSError as error:
-        raise Failure(f"{folder} cannot be written: {error.strerror}") from None
+        raise CommandFailure(f"{folder} cannot be written: {error.strerror}") from None
 
 
 def _tell(folder: Path, as_json: bool) -> None:

@@ -4,7 +4,7 @@ USAGE = 2
 """The exit status of a command that was asked for wrongly."""
 
 
-class Failure(Exception):  # noqa: N818 (not an error of this program)
+class CommandFailure(Exception):  # noqa: N818 (not an error of this program)
     """A sentence for the user, and an exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -12,7 +12,7 @@ class Failure(Exception):  # noqa: N818 (not an error of this program)
         self.status = status
 
 
-class ServiceFailure(Failure):
+class ServiceFailure(CommandFailure):
     """The service answered, and the answer is no."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -21,5 +21,5 @@ class ServiceFailure(Failure):
         """The HTTP status."""
 
 
-class AwayFailure(Failure):
+class AwayFailure(CommandFailure):
     """Nobody answers."""

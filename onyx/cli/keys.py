@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.operator import read_settings, with_store
 from onyx.cli.options import Json
 from onyx.cli.output import complain, emit, say, table
@@ -53,7 +53,7 @@ def revoke(
 ) -> None:
     """Make a key open nothing any more. The service hears of it within seconds."""
     if not with_store(read_settings(), lambda store: store.revoke_key(key_id)):
-        raise Failure(f"there is no key {key_id!r} that still works: see `onyx keys list`")
+        raise CommandFailure(f"there is no key {key_id!r} that still works: see `onyx keys list`")
     if as_json:
         emit({"id": key_id, "revoked": True})
     else:

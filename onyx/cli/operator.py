@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from onyx.cli.errors import USAGE, Failure
+from onyx.cli.errors import USAGE, CommandFailure
 
 if TYPE_CHECKING:
     from onyx.jobs.store import Store
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def read_settings() -> "Settings":
-    """From `ONYX_…` in the environment; a Failure that names the variable that is wrong."""
+    """From `ONYX_…` in the environment; a CommandFailure that names the variable that is wrong."""
     from pydantic import ValidationError
 
     from onyx.settings import Settings
@@ -23,7 +23,7 @@ def read_settings() -> "Settings":
         return Settings()
     except ValidationError as error:
         problems = [f"ONYX_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}" for each in error.errors()]
-        raise Failure("; ".join(problems), USAGE) from None
+        raise CommandFailure("; ".join(problems), USAGE) from None
 
 
 def start_logging(settings: "Settings") -> None:
@@ -48,8 +48,8 @@ def with_store(settings: "Settings", story: "Callable[[Store], Awaitable[T]]") -
     try:
         return asyncio.run(run())
     except BadValueError as error:
-        raise Failure(str(error), USAGE) from None
+        raise CommandFailure(str(error), USAGE) from None
     except StoreError as error:
-        raise Failure(f"the job store cannot be used: {error}") from None
+        raise CommandFailure(f"the job store cannot be used: {error}") from None
     except OSError as error:
-        raise Failure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None

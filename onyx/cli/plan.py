@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from onyx.cli.client import Service
-from onyx.cli.errors import USAGE, Failure
+from onyx.cli.errors import USAGE, CommandFailure
 from onyx.cli.options import DEFAULT_URL, Json, Key, Url
 from onyx.cli.output import duration, emit, gigabytes, say, table
 
@@ -69,6 +69,8 @@ def _row(device: dict[str, Any]) -> tuple[str, ...]:
 def _cards(text: str) -> list[dict[str, Any]]:
     match = CARD.fullmatch(text)
     if match is None:
-        raise Failure(f"{text!r} is no card: write its name and its memory in GB, like A100:40 or 8xA100:40", USAGE)
+        raise CommandFailure(
+            f"{text!r} is no card: write its name and its memory in GB, like A100:40 or 8xA100:40", USAGE
+        )
     card = {"name": match["name"], "memory_gb": float(match["memory"])}
     return [card] * int(match["count"] or 1)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.operator import read_settings, start_logging
 
 
@@ -22,12 +22,12 @@ def run() -> None:
             if not alone:
                 other = locked_by(settings.run_dir)
                 who = f" (pid {other.pid})" if other else ""
-                raise Failure(
+                raise CommandFailure(
                     f"{settings.home} already has a runner on this host{who}: "
                     "set ONYX_EMBEDDED_RUNNER=false where `onyx serve` should start none"
                 )
             asyncio.run(serve(settings))
     except StoreError as error:
-        raise Failure(f"the job store cannot be used: {error}") from None
+        raise CommandFailure(f"the job store cannot be used: {error}") from None
     except OSError as error:
-        raise Failure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.cli.client import Service
-from onyx.cli.errors import USAGE, Failure
+from onyx.cli.errors import USAGE, CommandFailure
 
 INLINE_BYTES = 1 << 20
 """Larger files are uploaded."""
@@ -25,7 +25,7 @@ def dataset_of(path: Path, service: Service) -> dict[str, Any]:
             return {"rows": list(_rows(path, reader))}
         return {"file_id": _upload(path, reader, service)}
     except OSError as error:
-        raise Failure(f"{path} cannot be read: {error.strerror}", USAGE) from None
+        raise CommandFailure(f"{path} cannot be read: {error.strerror}", USAGE) from None
 
 
 def _upload(path: Path, reader: "Reader", service: Service) -> str:
@@ -47,7 +47,7 @@ def _reader(path: Path) -> Reader:
     kind = path.suffix.lower()
     readers: Mapping[str, Reader] = {".txt": text_rows, ".csv": csv_rows} | dict.fromkeys(LINES, jsonl_rows)
     if kind not in readers:
-        raise Failure(
+        raise CommandFailure(
             f"{path.name} is of no kind that can be sent: give .jsonl, .txt or .csv, or have the operator put it "
             "into the data root and name it with --data-path",
             USAGE,
@@ -78,9 +78,9 @@ def _rows(path: Path, reader: Reader) -> Iterator[dict[str, Any]]:
     try:
         for number, row in reader(path):
             if isinstance(row, Finding):
-                raise Failure(f"{path.name}, line {number}: {row.message}", USAGE)
+                raise CommandFailure(f"{path.name}, line {number}: {row.message}", USAGE)
             if not isinstance(row, dict):
-                raise Failure(f"{path.name}, line {number}: a sample is an object in braces", USAGE)
+                raise CommandFailure(f"{path.name}, line {number}: a sample is an object in braces", USAGE)
             yield row
     except (DataError, UnicodeDecodeError) as error:
-        raise Failure(f"{path.name}: {error}", USAGE) from None
+        raise CommandFailure(f"{path.name}: {error}", USAGE) from None

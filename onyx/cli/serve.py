@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onyx import __version__
-from onyx.cli.errors import USAGE, Failure
+from onyx.cli.errors import USAGE, CommandFailure
 from onyx.cli.operator import read_settings, start_logging, with_store
 from onyx.cli.options import Json
 from onyx.cli.output import emit, say
@@ -54,7 +54,7 @@ def _start_runner(settings: "Settings") -> None:
         close_directory(settings.run_dir)
         start_runner(settings)
     except OSError as error:
-        raise Failure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
 
 
 def _active_keys(settings: "Settings") -> int:
@@ -69,7 +69,7 @@ def _check_open(host: str, keys: int, settings: "Settings") -> None:
     from onyx.api.caller import is_loopback
 
     if not (keys or settings.allow_anonymous or is_loopback(host)):
-        raise Failure(
+        raise CommandFailure(
             f"{host} can be reached by others and there are no API keys: make one with `onyx keys create NAME`, listen "
             "on 127.0.0.1, or say --allow-anonymous where somebody else checks who is asking",
             USAGE,
@@ -83,8 +83,10 @@ def _listen(host: str, port: int) -> "socket.socket":
         return listen(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Failure(f"port {port} of {host} is in use: stop who has it, or take another with --port") from None
-        raise Failure(f"cannot listen on port {port} of {host}: {error.strerror}") from None
+            raise CommandFailure(
+                f"port {port} of {host} is in use: stop who has it, or take another with --port"
+            ) from None
+        raise CommandFailure(f"cannot listen on port {port} of {host}: {error.strerror}") from None
 
 
 def _address(host: str, port: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from onyx.cli.client import Service
-from onyx.cli.errors import USAGE, Failure
+from onyx.cli.errors import USAGE, CommandFailure
 from onyx.cli.options import DEFAULT_URL, Json, Key, Url
 from onyx.cli.output import emit, say
 from onyx.cli.samples import dataset_of
@@ -45,7 +45,7 @@ def submit(
 ) -> None:
     """Ask for a fine-tune."""
     if not model:
-        raise Failure("say which model to train with --model, such as --model onyx/tiny", USAGE)
+        raise CommandFailure("say which model to train with --model, such as --model onyx/tiny", USAGE)
     service = Service(url, key)
     training: dict[str, Any] = {
         "epochs": epochs,
@@ -87,7 +87,7 @@ def _tell(service: Service, job: dict[str, Any], watch: bool, as_json: bool) -> 
 
 def _source(data: Path | None, data_path: str | None, hub: str | None, service: Service) -> dict[str, Any]:
     if sum(each is not None for each in (data, data_path, hub)) != 1:
-        raise Failure("say what to train on with one of: a file, --data-path, --hub", USAGE)
+        raise CommandFailure("say what to train on with one of: a file, --data-path, --hub", USAGE)
     if data is not None:
         return dataset_of(data, service)
     return {"path": data_path} if data_path is not None else {"hub": hub}

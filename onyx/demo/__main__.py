@@ -15,7 +15,7 @@ from rich.table import Table
 
 from onyx.cli.client import Service
 from onyx.cli.download import fetch
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.output import duration
 from onyx.cli.watch import PlainView, bar_view, observe
 from onyx.demo.lesson import PROBES, Lesson, choose, rows
@@ -30,7 +30,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         tell(choose(), demo_home())
-    except Failure as failure:
+    except CommandFailure as failure:
         console.print(f"The demo failed: {failure}", style="red", markup=False)
         return failure.status
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def train(service: Service, lesson: Lesson) -> dict[str, Any]:
     else:
         done = observe(service, job["training_id"], PlainView())
     if done["status"] != "succeeded":
-        raise Failure(f"the job {done['status']}: {done['error'] or 'no reason was given'}")
+        raise CommandFailure(f"the job {done['status']}: {done['error'] or 'no reason was given'}")
     return done
 
 
@@ -87,7 +87,7 @@ def answers(home: Path, model: str, longest: int) -> list[str]:
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     child = subprocess.run(command, capture_output=True, text=True, env=os.environ | quiet, check=False)  # noqa: S603
     if child.returncode != 0:
-        raise Failure(f"{model} could not be asked: {child.stderr.strip().splitlines()[-1:]}")
+        raise CommandFailure(f"{model} could not be asked: {child.stderr.strip().splitlines()[-1:]}")
     return [str(answer) for answer in json.loads(child.stdout)]
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onyx.cli.client import Service
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.standing import OVER
 
 LEAVE_SECONDS = 60.0
@@ -45,7 +45,7 @@ def running(home: Path) -> Iterator[Service]:
         try:
             yield service
         finally:
-            with suppress(Failure):
+            with suppress(CommandFailure):
                 cancel_all(service)
     finally:
         _stop(process)
@@ -61,7 +61,7 @@ def cancel_all(service: Service) -> None:
 def _url(process: "subprocess.Popen[bytes]", home: Path) -> str:
     line = process.stdout.readline() if process.stdout else b""
     if not line:
-        raise Failure(f"the service did not start: see {home / 'serve.log'}")
+        raise CommandFailure(f"the service did not start: see {home / 'serve.log'}")
     return str(json.loads(line)["url"])
 
 

@@ -7,7 +7,7 @@ from onyx.jobs.hold import Hold
 from onyx.jobs.offer import Offered
 from onyx.jobs.store import Store
 from onyx.jobs.tally import Tally
-from onyx.jobs.values import Device
+from onyx.jobs.values import RunnerDevice
 from onyx.jobs.work import Launcher
 from onyx.settings import Settings
 
@@ -34,6 +34,6 @@ class Bench:
     """The runner was told to stop: ranks save, jobs go back to the queue."""
 
     @property
-    def lent(self) -> list[Device]:
+    def lent(self) -> list[RunnerDevice]:
         """All devices of this host, as the store knows them."""
         return [each.lent for each in self.offered]

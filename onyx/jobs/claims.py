@@ -13,7 +13,7 @@ from onyx.jobs.runners import Runners, touch
 from onyx.jobs.status import JobStatus
 from onyx.jobs.tables import AttemptRow, DeviceRow, JobRow, OwnerRow, RunnerRow, SamplesRow
 from onyx.jobs.turns import Owners, Waiting, choose
-from onyx.jobs.values import ClaimedJob, Device, Lease
+from onyx.jobs.values import ClaimedJob, Lease, RunnerDevice
 
 
 class Claims(Runners):
@@ -33,7 +33,7 @@ class Claims(Runners):
         return await self._claim(runner_id, JobStatus.VALIDATING, (), max_per_owner)
 
     async def claim_queued(
-        self, runner_id: str, devices: Sequence[Device], *, max_per_owner: int | None = None
+        self, runner_id: str, devices: Sequence[RunnerDevice], *, max_per_owner: int | None = None
     ) -> ClaimedJob | None:
         """The next job that fits into what is free of `devices`, and those devices.
 
@@ -51,7 +51,7 @@ class Claims(Runners):
             return {name: Lease(job_id=job_id, attempt=attempt) for name, job_id, attempt in rows}
 
     async def _claim(
-        self, runner_id: str, phase: JobStatus, devices: Sequence[Device], limit: int | None
+        self, runner_id: str, phase: JobStatus, devices: Sequence[RunnerDevice], limit: int | None
     ) -> ClaimedJob | None:
         async with self.writing(CLAIM_LOCK) as tx:  # one chooses at a time: turns, limits and devices are then exact
             runner = await touch(tx, runner_id, self.lease_seconds)
@@ -68,7 +68,9 @@ class Claims(Runners):
                 # Its owner was quicker and has cancelled or paused it: look again.
             return None
 
-    async def _take(self, tx: Transaction, job: JobRow, runner: RunnerRow, devices: tuple[Device, ...]) -> ClaimedJob:
+    async def _take(
+        self, tx: Transaction, job: JobRow, runner: RunnerRow, devices: tuple[RunnerDevice, ...]
+    ) -> ClaimedJob:
         job.attempt += 1
         phase = JobStatus.VALIDATING if job.status == JobStatus.VALIDATING else JobStatus.RUNNING
         attempt = AttemptRow(
@@ -98,7 +100,7 @@ class Claims(Runners):
         )
 
 
-async def _start(tx: Transaction, job: JobRow, devices: tuple[Device, ...]) -> None:
+async def _start(tx: Transaction, job: JobRow, devices: tuple[RunnerDevice, ...]) -> None:
     job.started_at = job.started_at or tx.now
     names = [device.name for device in devices]
     move(tx, job, JobStatus.RUNNING, f"Attempt {job.attempt} runs on {', '.join(names)}", devices=names)
@@ -106,7 +108,7 @@ async def _start(tx: Transaction, job: JobRow, devices: tuple[Device, ...]) -> N
     owner.served_at = tx.now
 
 
-async def _free(tx: Transaction, host: str, devices: Sequence[Device]) -> list[Device]:
+async def _free(tx: Transaction, host: str, devices: Sequence[RunnerDevice]) -> list[RunnerDevice]:
     lent = set(await tx.session.scalars(select(DeviceRow.name).where(DeviceRow.host == host)))
     return [device for device in devices if device.name not in lent]
 

@@ -22,7 +22,7 @@ UPDATE = "update"
 """Where a metrics event says which update its numbers belong to."""
 
 
-class Events(Database):
+class EventLog(Database):
     """A job's events have the numbers 1, 2, 3… A number is given under the job's lock, in the transaction that stores
     the event: whoever has seen number n will never be surprised by a smaller one."""
 

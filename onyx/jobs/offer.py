@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from onyx.jobs.values import Device, DeviceNeed
+from onyx.jobs.values import DeviceNeed, RunnerDevice
 from onyx.memory.cpu import cpu_devices
-from onyx.memory.device import Device as HostDevice
+from onyx.memory.device import Device
 from onyx.memory.gpus import list_gpus_async
 from onyx.settings import Settings
 from onyx.training.spec import JobSpec
@@ -14,17 +14,19 @@ from onyx.training.spec import JobSpec
 class Offered:
     """A device under both of its names."""
 
-    lent: Device
+    lent: RunnerDevice
     """As the store knows it."""
 
-    here: HostDevice
+    here: Device
     """As this host does."""
 
 
 async def offer(settings: Settings) -> tuple[Offered, ...]:
     """All devices of this host: its GPUs, or without any the CPU in slices."""
     found = await list_gpus_async() or cpu_devices(settings.cpu_devices, settings.cpu_memory)
-    return tuple(Offered(Device(name=device.uuid or device.label, kind=_kind(device)), device) for device in found)
+    return tuple(
+        Offered(RunnerDevice(name=device.uuid or device.label, kind=_kind(device)), device) for device in found
+    )
 
 
 def choose(offered: tuple[Offered, ...], spec: JobSpec) -> tuple[Offered, ...]:
@@ -39,7 +41,7 @@ def needs_of(chosen: tuple[Offered, ...], spec: JobSpec) -> list[DeviceNeed]:
     return [DeviceNeed(kind=each.lent.kind, name=each.lent.name if spec.gpu_ids else None) for each in chosen]
 
 
-def _kind(device: HostDevice) -> str:
+def _kind(device: Device) -> str:
     """Devices that give the same bits and take the same plan."""
     speed = f"/{device.cores}" if device.kind == "cpu" else ""
     return f"{device.name}/{device.memory_total}{speed}"[:255]

@@ -10,7 +10,7 @@ from onyx.jobs.counting import Counting
 from onyx.jobs.creation import Creation
 from onyx.jobs.database import LEASE_SECONDS
 from onyx.jobs.engine import make_engine
-from onyx.jobs.events import Events
+from onyx.jobs.events import EventLog
 from onyx.jobs.keeping import Keeping
 from onyx.jobs.keys import Keys
 from onyx.jobs.migrate import migrate
@@ -21,7 +21,7 @@ from onyx.jobs.webhooks import Webhooks
 
 
 class Store(
-    Creation, Requests, Claims, Stranded, Attempts, Events, Configs, Keys, Uploads, Webhooks, Keeping, Counting
+    Creation, Requests, Claims, Stranded, Attempts, EventLog, Configs, Keys, Uploads, Webhooks, Keeping, Counting
 ):
     """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
 

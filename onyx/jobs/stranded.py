@@ -11,7 +11,7 @@ from onyx.jobs.runners import Runners, touch
 from onyx.jobs.status import JobStatus
 from onyx.jobs.tables import EventRow, JobRow, RunnerRow
 from onyx.jobs.turns import assign
-from onyx.jobs.values import Device, DeviceNeed, Job
+from onyx.jobs.values import DeviceNeed, Job, RunnerDevice
 
 STRANDED = "stranded"
 """The code of the event that says so."""
@@ -20,7 +20,9 @@ STRANDED = "stranded"
 class Stranded(Runners):
     """What becomes of them."""
 
-    async def replan_stranded(self, runner_id: str, devices: Sequence[Device], *, after: float) -> tuple[Job, ...]:
+    async def replan_stranded(
+        self, runner_id: str, devices: Sequence[RunnerDevice], *, after: float
+    ) -> tuple[Job, ...]:
         """Send jobs back to be planned anew that none of `devices`, all that the runner has, could ever run.
 
         Only jobs that nothing has happened to for `after` seconds, and only if no other runner is there, which might

@@ -35,7 +35,7 @@ _QUIET = {
 """A job's numbers are its owner's to show. The operator's host, its packages and its code are not."""
 
 
-class Told(Frozen):
+class TrackedUpdate(Frozen):
     """How far an attempt's tracker came."""
 
     update: int
@@ -61,7 +61,7 @@ class Tracker:
                 self._run.log(numbers_of(event), step=update)
                 self._next = update
         if self._next > before:
-            write_json(self._note, Told(update=self._next))
+            write_json(self._note, TrackedUpdate(update=self._next))
 
 
 def main(attempt_path: str, mode: str) -> int:
@@ -113,4 +113,4 @@ def numbers_of(event: Event) -> dict[str, float]:
 def _after_former(attempt: Attempt) -> int:
     """The first update that no former attempt's tracker has told: offline nobody else can say."""
     notes = [attempt_dir(attempt.job_dir, number) / TOLD for number in range(1, attempt.number)]
-    return max((told.update + 1 for note in notes if (told := read_json(note, Told))), default=0)
+    return max((told.update + 1 for note in notes if (told := read_json(note, TrackedUpdate))), default=0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onyx.jobs.values import Device, DeviceNeed
+from onyx.jobs.values import DeviceNeed, RunnerDevice
 
 PATIENCE_SECONDS = 600.0
 """A job that waits longer for several devices at once keeps smaller jobs from slipping in before it."""
@@ -44,8 +44,8 @@ class Owners:
 
 
 def choose(
-    groups: Sequence[Waiting], owners: Owners, devices: Sequence[Device], free: Sequence[Device], now: float
-) -> tuple[Waiting, tuple[Device, ...]] | None:
+    groups: Sequence[Waiting], owners: Owners, devices: Sequence[RunnerDevice], free: Sequence[RunnerDevice], now: float
+) -> tuple[Waiting, tuple[RunnerDevice, ...]] | None:
     """The next group and its devices: fewest in hand first, then least recently served, then oldest."""
     for group in sorted(groups, key=lambda group: _turn(group, owners)):
         if owners.limit is not None and owners.busy.get(group.owner, 0) >= owners.limit:
@@ -62,10 +62,10 @@ def _turn(group: Waiting, owners: Owners) -> tuple[int, float, float, str]:
     return owners.busy.get(group.owner, 0), owners.served.get(group.owner, 0.0), group.oldest, group.owner
 
 
-def assign(needs: Sequence[DeviceNeed], devices: Sequence[Device]) -> tuple[Device, ...] | None:
+def assign(needs: Sequence[DeviceNeed], devices: Sequence[RunnerDevice]) -> tuple[RunnerDevice, ...] | None:
     """A device for each need, in order; None when they do not suffice. Named needs choose first."""
     spare = {device.name: device for device in devices}
-    chosen: dict[int, Device] = {}
+    chosen: dict[int, RunnerDevice] = {}
     for rank, need in sorted(enumerate(needs), key=lambda ranked: ranked[1].name is None):
         match = next((device for device in spare.values() if _suits(device, need)), None)
         if match is None:
@@ -74,5 +74,5 @@ def assign(needs: Sequence[DeviceNeed], devices: Sequence[Device]) -> tuple[Devi
     return tuple(chosen[rank] for rank in range(len(needs)))
 
 
-def _suits(device: Device, need: DeviceNeed) -> bool:
+def _suits(device: RunnerDevice, need: DeviceNeed) -> bool:
     return device.kind == need.kind and need.name in (None, device.name)

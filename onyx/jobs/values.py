@@ -11,7 +11,7 @@ from onyx.training.attempt import Failure, Result
 from onyx.training.spec import Frozen, JobSpec
 
 
-class Device(Frozen):
+class RunnerDevice(Frozen):
     """A device that a runner has."""
 
     name: str = Field(min_length=1, max_length=255)
@@ -217,7 +217,7 @@ class ClaimedJob:
     lease_until: float
     """When others may take it, unless a heartbeat comes first."""
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[RunnerDevice, ...] = ()
     """One per rank, in rank order; empty while it is being prepared."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onyx.memory.fitting import Fit
-    from onyx.memory.planner import Request
+    from onyx.memory.planner import PlanRequest
 
 GAIN = 0.1
 """Part of the time that compiling saves (measured: 0.05 to 0.2)."""
@@ -35,7 +35,7 @@ EDGE, TRIES = 768, 3
 """The product that is timed, and how often: the fastest counts."""
 
 
-def obstacle(request: "Request", fits: "list[Fit]") -> str | None:
+def obstacle(request: "PlanRequest", fits: "list[Fit]") -> str | None:
     """Why the step cannot be compiled, if it cannot."""
     if request.recipe.objective != "sft":
         return "steps over pairs are not compiled"
@@ -48,7 +48,7 @@ def obstacle(request: "Request", fits: "list[Fit]") -> str | None:
     return f"the compiler needs {BYTES / 2**30:.0f} GB beside the job" if short else None
 
 
-def pays(request: "Request", fits: "list[Fit]", seconds: float | None, *, known: bool) -> bool:
+def pays(request: "PlanRequest", fits: "list[Fit]", seconds: float | None, *, known: bool) -> bool:
     """By the job's expected seconds without it, guessed where nobody measured such a job.
 
     `known` says that such a job was compiled here before, so that its graphs are in the cache.
@@ -60,7 +60,7 @@ def pays(request: "Request", fits: "list[Fit]", seconds: float | None, *, known:
     return expected is not None and GAIN * expected > MARGIN * cost
 
 
-def _guess(request: "Request", fits: "list[Fit]") -> float | None:
+def _guess(request: "PlanRequest", fits: "list[Fit]") -> float | None:
     """Seconds by the arithmetic of the model and the rate of this CPU. A card is not in hand to be asked."""
     if request.count is None or not request.lengths or any(each.device.kind != "cpu" for each in fits):
         return None

@@ -10,7 +10,7 @@ from onyx.memory.overhead import Overhead
 from onyx.memory.recipe import Recipe
 
 if TYPE_CHECKING:
-    from onyx.memory.planner import Request
+    from onyx.memory.planner import PlanRequest
 
 ROUNDING = 1e-6
 """Tokens: what fits exactly must not be lost to a division."""
@@ -58,7 +58,7 @@ def usable_memory(device: Device, max_memory_usage: float, memory_safety_margin:
     return int(min(max_memory_usage * device.memory_total, device.memory_free) * (1 - memory_safety_margin))
 
 
-def fit_device(config: Any, request: "Request", device: Device, recipe: Recipe | None = None) -> Fit:
+def fit_device(config: Any, request: "PlanRequest", device: Device, recipe: Recipe | None = None) -> Fit:
     """What fits of the request, or of a changed recipe."""
     recipe = recipe or request.recipe
     footprint = footprint_of(config, recipe, device.kind)

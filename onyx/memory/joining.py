@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onyx.memory.planner import Request
+    from onyx.memory.planner import PlanRequest
 
 FAMILIES = (
     *("cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "olmo", "olmo2"),
@@ -13,7 +13,7 @@ FAMILIES = (
 """Model types whose attention is known to be the only place where tokens meet, and to be replaceable."""
 
 
-def joins(config: Any, request: "Request", labels: Iterable[str]) -> bool:
+def joins(config: Any, request: "PlanRequest", labels: Iterable[str]) -> bool:
     """Jobs of such models on CPUs. On a card each run of samples would be more kernels to launch."""
     on_cpu = all(label.startswith("cpu") for label in labels)
     return request.quick and on_cpu and request.recipe.objective == "sft" and _joinable(config, request.longest)

@@ -35,7 +35,7 @@ QUICK_TOKENS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class PlanRequest:
     """What a plan is asked for, validated once."""
 
     recipe: Recipe
@@ -102,11 +102,11 @@ class Request:
 
 
 def plan(recipe: Recipe, **options: Any) -> Plan:
-    """Plan a recipe: `options` are the fields of `Request`."""
-    return make_plan(Request(recipe=recipe, **options))
+    """Plan a recipe: `options` are the fields of `PlanRequest`."""
+    return make_plan(PlanRequest(recipe=recipe, **options))
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """The plan, or an error that says what would fit."""
     from onyx.memory.model import load_config
 
@@ -132,13 +132,15 @@ def make_plan(request: Request) -> Plan:
     return _assemble(config, request, _named(config, request, fits, parts, compiled), compiled, warnings)
 
 
-def _named(config: Any, request: Request, fits: list[Fit], parts: list[DevicePlan], compiled: bool) -> list[DevicePlan]:
+def _named(
+    config: Any, request: PlanRequest, fits: list[Fit], parts: list[DevicePlan], compiled: bool
+) -> list[DevicePlan]:
     """The parts with the names under which their timings are stored."""
     keys = [timing_key(config, request.recipe, each.device, compiled=compiled) for each in fits]
     return [replace(part, timing_key=key) for part, key in zip(parts, keys, strict=True)]
 
 
-def _compiles(config: Any, request: Request, fits: list[Fit], parts: list[DevicePlan], warnings: list[str]) -> bool:
+def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[DevicePlan], warnings: list[str]) -> bool:
     """As asked for, or where it pays."""
     if request.compile is False:
         return False
@@ -154,7 +156,7 @@ def _compiles(config: Any, request: Request, fits: list[Fit], parts: list[Device
     return compiling.pays(request, fits, seconds, known=known)
 
 
-def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: bool, warnings: list[str]) -> Plan:
+def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compiled: bool, warnings: list[str]) -> Plan:
     recipe = request.recipe
     steps = request.accumulation_steps or ceil(request.window / sum(each.micro_batch for each in parts))
     if request.window < request.effective_batch:
@@ -182,7 +184,7 @@ def _assemble(config: Any, request: Request, parts: list[DevicePlan], compiled: 
     )
 
 
-def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> DevicePlan:
+def _part(fit: Fit, share: int, request: PlanRequest, warnings: list[str]) -> DevicePlan:
     wanted = ceil(share / (request.accumulation_steps or 1))
     samples, tokens = _quick(fit, request)
     micro_batch = min(samples, wanted)
@@ -211,7 +213,7 @@ def _part(fit: Fit, share: int, request: Request, warnings: list[str]) -> Device
     )
 
 
-def _quick(fit: Fit, request: Request) -> tuple[int, int]:
+def _quick(fit: Fit, request: PlanRequest) -> tuple[int, int]:
     """Samples and tokens at once: what fits, or less where more would not be quicker and nobody asked for it."""
     if not request.quick or request.accumulation_steps or fit.device.kind != "cpu":
         return fit.samples, fit.tokens
@@ -219,7 +221,7 @@ def _quick(fit: Fit, request: Request) -> tuple[int, int]:
     return min(fit.samples, tokens // request.longest), tokens
 
 
-def _weights(config: Any, request: Request, fits: list[Fit]) -> list[float]:
+def _weights(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float]:
     """By speed when every device's is known, as it was given or as ranks have measured it, else by memory."""
     given = [each.device.speed for each in fits]
     known = [speed for speed in given if speed is not None]
@@ -228,7 +230,7 @@ def _weights(config: Any, request: Request, fits: list[Fit]) -> list[float]:
     return _measured_speeds(config, request, fits) or [float(each.usable) for each in fits]
 
 
-def _measured_speeds(config: Any, request: Request, fits: list[Fit]) -> list[float] | None:
+def _measured_speeds(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float] | None:
     """Tokens per second of each device in earlier jobs; None where one is not known, or where they are alike."""
     for compiled in (True, False):
         keys = [
@@ -244,7 +246,7 @@ def _measured_speeds(config: Any, request: Request, fits: list[Fit]) -> list[flo
     return None
 
 
-def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
+def _seconds(request: PlanRequest, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
     """The slowest device decides. The cut sorts by length, so that padding is small beside the mean length."""
     timings = [request.timings.get(each.label) or stored_timing(each.timing_key or "") for each in parts]
     known = [each for each in timings if each is not None]
@@ -259,7 +261,7 @@ def _seconds(request: Request, parts: list[DevicePlan]) -> tuple[float | None, f
     return update, update * request.epochs * ceil(request.count / request.window) if request.count else None
 
 
-def _refuse(config: Any, request: Request, fits: list[Fit]) -> NoReturn:
+def _refuse(config: Any, request: PlanRequest, fits: list[Fit]) -> NoReturn:
     best = max(fits, key=lambda each: each.usable - each.needs)
     raise DoesNotFitError(
         needs=best.needs,

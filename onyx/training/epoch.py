@@ -8,7 +8,7 @@ from typing import Any
 from onyx.finite import finite
 from onyx.training import event_kinds
 from onyx.training.evaluate import evaluate
-from onyx.training.progress import Progress, Tally
+from onyx.training.progress import EpochSums, Progress
 from onyx.training.run import Run
 from onyx.training.snapshots import keep_snapshot
 
@@ -38,7 +38,7 @@ def close_epoch(run: Run) -> bool:
 
 def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> None:
     progress.epochs.append(entry)
-    progress.epoch = Tally()
+    progress.epoch = EpochSums()
     loss = entry.get("evaluation_loss")
     if "evaluation_loss" not in entry:
         return

@@ -12,7 +12,7 @@ from onyx import fs
 from onyx.training.attempt import Exit, Failure
 from onyx.training.data.pairs import open_data
 from onyx.training.data.prepare import check_rows, prepare_data
-from onyx.training.data.store import Meta, Prepared
+from onyx.training.data.store import Meta, PreparedSamples
 from onyx.training.errors import DataError, ModelError, UserError
 from onyx.training.lifeline import watch
 from onyx.training.models.exactness import find_inexact, refuse_inexact
@@ -61,7 +61,7 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
         most_rows=request.most_rows,
     )
     data = open_data(data_dir)
-    meta = Prepared.read_meta(data_dir)
+    meta = PreparedSamples.read_meta(data_dir)
     rows = meta.samples + meta.evaluation_samples + meta.bad_lines
     check_rows(rows, request.most_rows)  # prepared before, perhaps, when the limit was another
     _check_vocabulary(meta, config)

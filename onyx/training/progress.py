@@ -21,7 +21,7 @@ class Steering(Frozen):
     """The last change of config that was obeyed."""
 
 
-class Tally(BaseModel):
+class EpochSums(BaseModel):
     """Means under way, over label tokens or pairs."""
 
     loss: float = 0.0
@@ -59,7 +59,7 @@ class Progress(BaseModel):
     skipped_no_weight: int = 0
     not_finite_in_a_row: int = 0
     trained_tokens: int = 0
-    epoch: Tally = Field(default_factory=Tally)
+    epoch: EpochSums = Field(default_factory=EpochSums)
     """Of the epoch under way."""
 
     last_loss: float | None = None

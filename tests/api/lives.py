@@ -3,7 +3,7 @@
 from typing import Any
 
 from onyx.jobs.home import Home
-from onyx.jobs.values import ClaimedJob, Device, DeviceNeed, Progress
+from onyx.jobs.values import ClaimedJob, DeviceNeed, Progress, RunnerDevice
 from onyx.settings import Settings
 from onyx.training.attempt import Event, Failure, Result
 from tests.api.service import at_home
@@ -15,7 +15,7 @@ PLAN: dict[str, Any] = {
     "accumulation_steps": 2,
     "devices": [{"label": "cpu:0", "micro_batch": 4, "share": 8, "token_budget": 100}],
 }
-CPU = Device(name="cpu:0", kind="cpu")
+CPU = RunnerDevice(name="cpu:0", kind="cpu")
 
 
 async def _running(home: Home, runner_id: str) -> ClaimedJob:

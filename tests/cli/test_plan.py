@@ -1,6 +1,6 @@
 import pytest
 
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.plan import _cards
 from tests.cli.conftest import Onyx
 
@@ -40,5 +40,5 @@ def test_cards() -> None:
     assert _cards("A100:40") == [{"name": "A100", "memory_gb": 40.0}]
     assert len(_cards("3xRTX 4090:24GB")) == 3
     for wrong in ("A100", "A100:", ":40", "0xA100:40", "A100:-1"):
-        with pytest.raises(Failure, match="A100:40"):
+        with pytest.raises(CommandFailure, match="A100:40"):
             _cards(wrong)

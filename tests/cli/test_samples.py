@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onyx.cli.client import Service
-from onyx.cli.errors import Failure
+from onyx.cli.errors import CommandFailure
 from onyx.cli.samples import INLINE_BYTES, dataset_of
 
 NOBODY = "http://127.0.0.1:9"
@@ -41,13 +41,13 @@ def test_small_files_travel_as_rows(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_said_with_its_line(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = tmp_path / name
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(Failure, match=words) as said:
+    with pytest.raises(CommandFailure, match=words) as said:
         dataset_of(path, Service(NOBODY))
     assert said.value.status == 2
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="cannot be read"):
+    with pytest.raises(CommandFailure, match="cannot be read"):
         dataset_of(tmp_path / "nothing.txt", Service(NOBODY))
 
 

@@ -3,7 +3,7 @@ import pytest
 from onyx.jobs.errors import BadValueError, UnknownRunnerError
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
-from onyx.jobs.values import Device, DeviceNeed
+from onyx.jobs.values import DeviceNeed, RunnerDevice
 from tests.jobs.world import CPU, DEVICES, LEASE, SPEC, World
 
 
@@ -70,7 +70,7 @@ async def test_owners_take_turns(world: World) -> None:
 async def test_an_owner_has_a_limit(world: World) -> None:
     for owner in ("ann", "ann", "bob"):
         await world.queued(owner)
-    runner, devices = await world.runner(), [Device(name=str(n), kind=CPU) for n in range(8)]
+    runner, devices = await world.runner(), [RunnerDevice(name=str(n), kind=CPU) for n in range(8)]
     claims = [await world.store.claim_queued(runner, devices, max_per_owner=1) for _ in range(3)]
     assert [claimed.job.owner for claimed in claims if claimed] == ["ann", "bob"]
 
@@ -78,7 +78,7 @@ async def test_an_owner_has_a_limit(world: World) -> None:
 async def test_named_devices_and_other_kinds_are_respected(world: World) -> None:
     await world.queued(name="cpu:1")
     runner = await world.runner()
-    assert await world.store.claim_queued(runner, [Device(name="cpu:1", kind="cuda")]) is None
+    assert await world.store.claim_queued(runner, [RunnerDevice(name="cpu:1", kind="cuda")]) is None
     assert await world.store.claim_queued(runner, DEVICES[:1]) is None
     claimed = await world.store.claim_queued(runner, DEVICES)
     assert claimed is not None

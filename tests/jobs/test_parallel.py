@@ -9,7 +9,7 @@ from onyx.jobs.errors import LostAttempt, QuotaExceededError
 from onyx.jobs.ids import JobKind
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
-from onyx.jobs.values import Device
+from onyx.jobs.values import RunnerDevice
 from tests.jobs.world import CPU, DEVICES, RESULT, SPEC, World, line
 
 
@@ -36,7 +36,7 @@ async def test_of_many_who_claim_one_job_one_wins(world: World) -> None:
 
 async def test_each_job_runs_once_and_no_device_is_lent_twice(world: World) -> None:
     jobs = [(await world.queued(f"owner-{number % 3}", devices=1 + number % 2)).id for number in range(8)]
-    devices = [Device(name=f"cpu:{number}", kind=CPU) for number in range(3)]
+    devices = [RunnerDevice(name=f"cpu:{number}", kind=CPU) for number in range(3)]
     in_use: Counter[str] = Counter()
     done: list[str] = []
 

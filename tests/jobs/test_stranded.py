@@ -1,10 +1,10 @@
 """Jobs whose devices are gone do not wait in silence."""
 
 from onyx.jobs.status import JobStatus
-from onyx.jobs.values import Device, DeviceNeed
+from onyx.jobs.values import DeviceNeed, RunnerDevice
 from tests.jobs.world import CPU, DEVICES, LEASE, World
 
-OTHERS = (Device(name="gpu-1", kind="NVIDIA L4"),)
+OTHERS = (RunnerDevice(name="gpu-1", kind="NVIDIA L4"),)
 PATIENCE = 600.0
 
 

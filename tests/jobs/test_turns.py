@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onyx.jobs.turns import PATIENCE_SECONDS, Owners, Waiting, assign, choose
-from onyx.jobs.values import Device, DeviceNeed
+from onyx.jobs.values import DeviceNeed, RunnerDevice
 from tests.jobs.world import CPU, DEVICES
 
 NOBODY = Owners(busy={}, served={}, limit=None)
@@ -12,7 +12,9 @@ def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float =
     return Waiting(owner=owner, needs=(DeviceNeed(kind=CPU),) * devices, key="", oldest=oldest, since=since)
 
 
-def chosen(groups: list[Waiting], owners: Owners, free: tuple[Device, ...] = DEVICES, now: float = 0.0) -> str | None:
+def chosen(
+    groups: list[Waiting], owners: Owners, free: tuple[RunnerDevice, ...] = DEVICES, now: float = 0.0
+) -> str | None:
     choice = choose(groups, owners, DEVICES, free, now)
     return choice[0].owner if choice else None
 
@@ -52,7 +54,7 @@ def test_a_named_device_is_kept_for_whoever_named_it() -> None:
 
 @given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=5))
 def test_an_assignment_uses_each_device_once_if_there_are_enough(kinds: list[str], have: list[str]) -> None:
-    devices = [Device(name=str(place), kind=kind) for place, kind in enumerate(have)]
+    devices = [RunnerDevice(name=str(place), kind=kind) for place, kind in enumerate(have)]
     found = assign([DeviceNeed(kind=kind) for kind in kinds], devices)
     if found is None:
         assert any(kinds.count(kind) > have.count(kind) for kind in "ab")

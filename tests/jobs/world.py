@@ -9,14 +9,14 @@ from onyx.jobs.holder import Holder
 from onyx.jobs.ids import JobKind
 from onyx.jobs.store import Store
 from onyx.jobs.tables import Base
-from onyx.jobs.values import ClaimedJob, Device, DeviceNeed, Job
+from onyx.jobs.values import ClaimedJob, DeviceNeed, Job, RunnerDevice
 from onyx.training.attempt import Event, Failure, Result
 from onyx.training.spec import DataSpec, JobSpec
 
 LEASE = 30.0
 CPU = "cpu"
 SPEC = JobSpec(model="onyx/tiny", data=DataSpec(texts=["one", "two"]))
-DEVICES = (Device(name="cpu:0", kind=CPU), Device(name="cpu:1", kind=CPU))
+DEVICES = (RunnerDevice(name="cpu:0", kind=CPU), RunnerDevice(name="cpu:1", kind=CPU))
 FAILURE = Failure(code="bad_data", message="line 3 is not JSON", findings=[{"line": 3}])
 RESULT = Result(
     updates=10,

@@ -8,7 +8,7 @@ from transformers import AutoConfig, PretrainedConfig
 from onyx.memory.device import Device
 from onyx.memory.joining import joins
 from onyx.memory.plan import Plan
-from onyx.memory.planner import Request, plan
+from onyx.memory.planner import PlanRequest, plan
 from onyx.memory.recipe import Recipe
 
 GB = 2**30
@@ -30,7 +30,7 @@ def config_of(family: str, **changes: Any) -> PretrainedConfig:
 def joined(config: PretrainedConfig, label: str = "cpu:0", **recipe: Any) -> bool:
     wanted = Recipe(model=config, max_length=32, task="causal-lm", **recipe)
     return joins(
-        config, Request(recipe=wanted, effective_batch=8, devices=[CPU], lengths=[32] * 8, quick=True), [label]
+        config, PlanRequest(recipe=wanted, effective_batch=8, devices=[CPU], lengths=[32] * 8, quick=True), [label]
     )
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from onyx.memory.step import Batch
 from onyx.training.attempt import Result
-from onyx.training.data.store import Prepared
+from onyx.training.data.store import PreparedSamples
 from onyx.training.errors import UserError
 from onyx.training.evaluate import evaluate
 from onyx.training.failure import SupersededError
@@ -97,7 +97,7 @@ def test_evaluation_trains_nothing_and_takes_no_random_number(job: Job, tmp_path
     job.data = write_data(tmp_path / "data", [9, 5, 7, 6, 12, 3], evaluation=3)
     with inline(job) as run:
         held = run.evaluation
-        assert isinstance(held, Prepared)
+        assert isinstance(held, PreparedSamples)
         before = {name: value.clone() for name, value in run.worker.model.state_dict().items()}
         state = torch.get_rng_state()
         score = evaluate(run, held)

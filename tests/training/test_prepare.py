@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onyx.training.attempt import Exit, Failure
-from onyx.training.data.store import Prepared
+from onyx.training.data.store import PreparedSamples
 from onyx.training.export import write_model
 from onyx.training.models.load import load_model
 from onyx.training.models.tiny import make_tiny
@@ -58,7 +58,7 @@ def test_a_good_request_is_prepared(home: Path, tmp_path: Path) -> None:
     job = PreparedJob.model_validate_json((tmp_path / "attempt" / "prepared.json").read_bytes())
     assert (job.samples, job.evaluation_samples, job.planned) == (1, 1, None)
     assert (job.model_dir / "model.safetensors").is_file()
-    assert len(Prepared.open(job.data_dir)) == 1
+    assert len(PreparedSamples.open(job.data_dir)) == 1
     assert job.data_dir.is_relative_to(home / "data")
     assert not (tmp_path / "attempt" / "error.json").exists()
 

@@ -28,14 +28,14 @@ from onyx.accumulation.system.noise_meter import NoiseMeter
 from onyx.accumulation.system.progress import tell
 from onyx.accumulation.system.results import AccumulationStats, MicroBatchResult
 from onyx.accumulation.system.saved import Saved, put_gradients, restore
-from onyx.accumulation.system.setup import Prepared, prepare, scaler_for
+from onyx.accumulation.system.setup import SetupHolder, prepare, scaler_for
 from onyx.accumulation.system.state import AccumulationState
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger(__name__)
 
 
-class GradientAccumulator(Prepared):
+class GradientAccumulator(SetupHolder):
     """Turns micro-batches into exact updates of the model it was set up with."""
 
     def __init__(

@@ -51,7 +51,7 @@ class Setup:
         return "sum" if getattr(self.criterion, "reduction", "mean") == "sum" else "mean"
 
 
-class Prepared:
+class SetupHolder:
     """Has been set up, or says so."""
 
     _setup: Setup | None = None

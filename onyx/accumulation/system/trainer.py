@@ -30,12 +30,12 @@ from onyx.accumulation.system.results import (
     remembered,
 )
 from onyx.accumulation.system.saved import restore
-from onyx.accumulation.system.setup import Prepared
+from onyx.accumulation.system.setup import SetupHolder
 
 logger = logging.getLogger(__name__)
 
 
-class GradientAccumulationTrainer(Prepared):
+class GradientAccumulationTrainer(SetupHolder):
     """Trains a model on batches of (data, target), first dimension samples.
 
     A batch larger than the micro-batch is cut, and each part weighs what it has of samples. So an update is that of

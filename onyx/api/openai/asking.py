@@ -27,7 +27,7 @@ _NONE_IS_NOT_GIVEN = {"lora_r", "lora_alpha", "lora_dropout", "max_memory_usage"
 
 
 @dataclass(frozen=True)
-class Asked:
+class NewJob:
     """A job to make, and whose."""
 
     spec: JobSpec
@@ -47,7 +47,7 @@ class _Base:
     owner: str
 
 
-async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> Asked:
+async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> NewJob:
     """What the body asks for; 400 with code and param for what it must not."""
     _check_limits(body, desk.settings)
     training_file = await _file(body.training_file, desk, caller, "training_file")
@@ -73,7 +73,7 @@ async def asked_for(body: JobBody, desk: Desk, caller: Caller) -> Asked:
         )
     except ValueError as error:
         raise wrong(scrub(str(error), desk.settings), "onyx") from None
-    return Asked(spec, base.owner)
+    return NewJob(spec, base.owner)
 
 
 def _hyperparameters(body: JobBody) -> DpoHyperparameters:

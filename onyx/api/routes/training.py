@@ -9,7 +9,7 @@ from onyx.api.deps import CallerDep, DeskDep, JobDep, TrainingId
 from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
 from onyx.api.schemas.training import TrainingAnswer, TrainingPage
-from onyx.api.waiting import Asked
+from onyx.api.waiting import NewTraining
 from onyx.jobs.ids import JobKind
 from onyx.jobs.status import JobStatus
 from onyx.jobs.tidying import remove_job
@@ -23,13 +23,13 @@ _CREATED: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/training/with-accumulation", status_code=202, responses=_CREATED)
-async def train_with_accumulation(asked: Annotated[Asked, Depends()]) -> TrainingAnswer:
+async def train_with_accumulation(asked: Annotated[NewTraining, Depends()]) -> TrainingAnswer:
     """Fine-tune in the background. Answers at once with what is known."""
     return await asked.create(JobKind.ACCUMULATION)
 
 
 @router.post("/training/large-batch", status_code=202, responses=_CREATED)
-async def train_large_batch(asked: Annotated[Asked, Depends()]) -> TrainingAnswer:
+async def train_large_batch(asked: Annotated[NewTraining, Depends()]) -> TrainingAnswer:
     """The same under the document's other name; without N both take the largest micro-batch that fits."""
     return await asked.create(JobKind.LARGE_BATCH)
 

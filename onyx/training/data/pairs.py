@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onyx.training.data.encode import Encoded
 from onyx.training.data.findings import Finding
 from onyx.training.data.preference import same_answers
-from onyx.training.data.store import Prepared
+from onyx.training.data.store import PreparedSamples
 
 ROWS = 2
 NAMES = ("preferred", "non-preferred")
@@ -40,7 +40,7 @@ class Pairs:
 
     rows = ROWS
 
-    def __init__(self, halves: Prepared) -> None:
+    def __init__(self, halves: PreparedSamples) -> None:
         both = halves.lengths.reshape(-1, ROWS)
         self.halves = halves
         """The answers, as samples of their own: pair i has 2i, the preferred, and 2i + 1."""
@@ -65,7 +65,7 @@ class Pairs:
         return len(self.lengths)
 
 
-def open_data(directory: Path) -> Prepared | Pairs:
+def open_data(directory: Path) -> PreparedSamples | Pairs:
     """What a prepared directory holds: samples or pairs."""
-    halves = Prepared.open(directory)
+    halves = PreparedSamples.open(directory)
     return Pairs(halves) if halves.meta.rows == ROWS else halves

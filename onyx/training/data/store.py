@@ -116,7 +116,7 @@ def write_meta(out: Path, meta: Meta) -> None:
     fs.write_text(out / "meta.json", meta.model_dump_json(indent=2) + "\n")
 
 
-class Prepared:
+class PreparedSamples:
     """Samples of a prepared directory: those to train on, or by `evaluation` those to evaluate on."""
 
     rows = 1

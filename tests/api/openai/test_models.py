@@ -11,7 +11,7 @@ from onyx.jobs.asking import job_spec
 from onyx.jobs.holder import this_process
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
-from onyx.jobs.values import Device, DeviceNeed, Job
+from onyx.jobs.values import DeviceNeed, Job, RunnerDevice
 from onyx.settings import Settings
 from onyx.training.attempt import Event, Result
 from tests.api.openai.world import create, refused
@@ -55,7 +55,7 @@ async def _succeeded(settings: Settings) -> Job:
     claimed = await store.claim_validating(runner)
     assert claimed is not None
     await store.prepared(claimed.lease, [DeviceNeed(kind="cpu")], {})
-    claimed = await store.claim_queued(runner, [Device(name="cpu:0", kind="cpu")])
+    claimed = await store.claim_queued(runner, [RunnerDevice(name="cpu:0", kind="cpu")])
     assert claimed is not None
     await store.mirror_events(claimed.lease, [Event(line=1, time=50.0, kind="snapshot", message="kept", data=SNAPSHOT)])
     for name in ("model", "snapshots/epoch-1"):

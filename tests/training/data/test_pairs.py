@@ -9,7 +9,7 @@ import pytest
 
 from onyx.training.data.pairs import Pairs, open_data
 from onyx.training.data.prepare import prepare_data
-from onyx.training.data.store import Prepared
+from onyx.training.data.store import PreparedSamples
 from onyx.training.errors import DataError
 from onyx.training.spec import DataSpec
 
@@ -121,6 +121,6 @@ def test_samples_and_pairs_are_told_apart(tokenizer: Any, tmp_path: Path) -> Non
     both: Any = [{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}]
     samples = open_data(prepare_data(DataSpec(rows=both), tokenizer, tmp_path))
     pairs = prepared(tokenizer, tmp_path, rows=both)
-    assert isinstance(samples, Prepared)
+    assert isinstance(samples, PreparedSamples)
     assert samples.directory != pairs.halves.directory
     assert np.isnan(pairs.reference).all()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onyx.training.data.lines import text_rows
 from onyx.training.data.prepare import content_key, histogram, prepare_data
 from onyx.training.data.sources import evaluation_source, training_source
-from onyx.training.data.store import Prepared
+from onyx.training.data.store import PreparedSamples
 from onyx.training.errors import DataError
 from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.spec import DataSpec
@@ -20,8 +20,8 @@ from onyx.training.spec import DataSpec
 CHAT = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}
 
 
-def prepared(tokenizer: Any, out: Path, *, seed: int = 0, **data: Any) -> Prepared:
-    return Prepared.open(prepare_data(DataSpec(**data), tokenizer, out, seed=seed))
+def prepared(tokenizer: Any, out: Path, *, seed: int = 0, **data: Any) -> PreparedSamples:
+    return PreparedSamples.open(prepare_data(DataSpec(**data), tokenizer, out, seed=seed))
 
 
 def refused(tokenizer: Any, out: Path, **data: Any) -> DataError:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onyx.training.data.encode import Encoded
-from onyx.training.data.store import IGNORED, Column, Meta, Prepared, Writer, write_meta
+from onyx.training.data.store import IGNORED, Column, Meta, PreparedSamples, Writer, write_meta
 
 SAMPLES = st.lists(
     st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1, max_size=20), min_size=1, max_size=8
@@ -40,7 +40,7 @@ def test_round_trip(tmp_path: Path, samples: list[list[tuple[int, bool]]], data:
     out = tmp_path / str(len(list(tmp_path.iterdir())))
     held = data.draw(st.lists(st.booleans(), min_size=len(samples), max_size=len(samples)))
     write(out, samples, held)
-    train = Prepared.open(out)
+    train = PreparedSamples.open(out)
     for prepared, wanted in ((train, False), (train.evaluation, True)):
         kept = [each for each, flag in zip(samples, held, strict=True) if flag == wanted]
         if prepared is None:
@@ -58,7 +58,7 @@ def test_round_trip(tmp_path: Path, samples: list[list[tuple[int, bool]]], data:
 
 def test_tokens_are_mapped_and_samples_are_the_callers_own(tmp_path: Path) -> None:
     write(tmp_path / "a", [[(1, True), (2, True)]], [False])
-    prepared = Prepared.open(str(tmp_path / "a"))
+    prepared = PreparedSamples.open(str(tmp_path / "a"))
     assert isinstance(prepared._tokens, np.memmap)
     tokens, _ = prepared.sample(0)
     tokens[:] = 9
@@ -81,4 +81,4 @@ def test_another_format_is_not_read(tmp_path: Path) -> None:
     meta = json.loads((tmp_path / "a" / "meta.json").read_text())
     (tmp_path / "a" / "meta.json").write_text(json.dumps({**meta, "format": 99}))
     with pytest.raises(ValueError, match="format 99"):
-        Prepared.open(tmp_path / "a")
+        PreparedSamples.open(tmp_path / "a")
