@@ -8,8 +8,7 @@ from starlette.requests import Request
 
 from onyx.api.caller import Caller
 from onyx.api.desk import Desk
-from onyx.api.errors import ApiError, not_found
-from onyx.jobs.keys import Scope
+from onyx.api.errors import not_found
 from onyx.jobs.values import Job
 
 
@@ -40,13 +39,5 @@ async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job
     return job
 
 
-def _admin(caller: CallerDep) -> Caller:
-    if caller.sees is not None:
-        raise ApiError(403, f"this needs a key of scope {Scope.ADMIN}", code="forbidden")
-    return caller
-
-
 JobDep = Annotated[Job, Depends(_job)]
 """The caller's job that the path names; 404 for anybody else's."""
-
-AdminDep = Annotated[Caller, Depends(_admin)]

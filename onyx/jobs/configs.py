@@ -35,12 +35,6 @@ class Configs(Database):
             row = await session.get(ConfigRow, config_id)
             return _to_config(row) if row is not None and owner in (None, row.owner) else None
 
-    async def list_configs(self, owner: str) -> tuple[StoredConfig, ...]:
-        """An owner's configs, oldest first."""
-        query = select(ConfigRow).where(ConfigRow.owner == owner).order_by(ConfigRow.created_at, ConfigRow.id)
-        async with self.reading() as session:
-            return tuple(_to_config(row) for row in await session.scalars(query))
-
     async def update_config(
         self, config_id: str, config: dict[str, Any], owner: str | None = None
     ) -> StoredConfig | None:

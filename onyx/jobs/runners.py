@@ -14,7 +14,7 @@ from onyx.jobs.records import RunnerRecord
 from onyx.jobs.rows import to_job, to_runner
 from onyx.jobs.status import Outcome
 from onyx.jobs.tables import AttemptRow, MarkerRow, RunnerRow
-from onyx.jobs.values import Job, Lease
+from onyx.jobs.values import Job
 
 GAP = 1 / 3
 """Silence of more than this part of a lease ends a runner's time without a gap."""
@@ -56,12 +56,6 @@ class Runners(Database):
         async with self.reading() as session:
             now = await self._clock.now(session)
             return tuple(to_runner(row, now, self.lease_seconds) for row in await session.scalars(query))
-
-    async def leases(self, runner_id: str) -> tuple[Lease, ...]:
-        """What a runner holds. One that it knows nothing of comes from a claim whose answer was lost: release it."""
-        async with self.reading() as session:
-            rows = await session.scalars(held_query(runner_id))
-            return tuple(Lease(job_id=row.job_id, attempt=row.number) for row in rows)
 
     async def expire(self, runner_id: str) -> tuple[Job, ...]:
         """Take lapsed jobs from their silent runners; `attempt` of each is the one that was lost.

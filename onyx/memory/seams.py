@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch.nn import Module
 
-from onyx.memory.batch import infer_sample, module_footprint, plan_batch
+from onyx.memory.batch import plan_batch
 from onyx.memory.cpu import cpu_devices
 from onyx.memory.gpus import list_gpus, select
 
@@ -16,19 +16,6 @@ class Bounds(Protocol):
     target_batch_size: int | None
     max_memory_usage: float
     memory_safety_margin: float
-
-
-class Reading(Protocol):
-    """How full a device is, in bytes."""
-
-    @property
-    def own(self) -> int: ...
-
-    @property
-    def used(self) -> int: ...
-
-    @property
-    def total(self) -> int: ...
 
 
 class DevicePlanner:
@@ -48,15 +35,3 @@ class DevicePlanner:
             max_memory_usage=config.max_memory_usage,
             memory_safety_margin=config.memory_safety_margin,
         )
-
-
-class PlannedMicroBatch:
-    """The micro-batch that keeps a device below a threshold, known before it is tried; for document 004's modes."""
-
-    def __init__(self, model: Module, sample_shape: Sequence[int] | None = None) -> None:
-        self._footprint = module_footprint(model, infer_sample(model, sample_shape))
-
-    def __call__(self, *, current: int, largest: int, gauge: Reading, threshold: float) -> int:
-        """From 1 to `largest`: what is left of the device below the threshold, beside what others use of it."""
-        room = threshold * gauge.total - (gauge.used - gauge.own)
-        return max(1, min(largest, int(self._footprint.most_samples(room, 1))))

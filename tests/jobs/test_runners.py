@@ -93,14 +93,6 @@ async def test_a_lost_job_obeys_its_owner(world: World) -> None:
     }
 
 
-async def test_a_runner_finds_claims_whose_answers_were_lost(world: World) -> None:
-    runner = await world.runner()
-    claimed = await world.running(runner=runner)
-    assert await world.store.leases(runner) == (claimed.lease,)
-    await world.store.release(claimed.lease, Outcome.SAVED)
-    assert await world.store.leases(runner) == ()
-
-
 async def test_runners_come_and_go(world: World) -> None:
     old, leaving = await world.runner(pid=1), await world.runner(pid=2)
     await world.store.retire_runner(leaving)

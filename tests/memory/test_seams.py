@@ -5,10 +5,22 @@ from torch.optim import AdamW
 
 from onyx.accumulation import system
 from onyx.accumulation.gauge import Gauge
-from onyx.memory.seams import PlannedMicroBatch
+from onyx.memory.batch import infer_sample, module_footprint
 from onyx.server.features.ads.gradient_accumulation import AdaptiveGradientAccumulator, GradientAccumulationConfig
 
 MODEL = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 256))
+
+
+class PlannedMicroBatch:
+    """The micro-batch that keeps a device below a threshold, known before it is tried."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._footprint = module_footprint(model, infer_sample(model, None))
+
+    def __call__(self, *, current: int, largest: int, gauge: Gauge, threshold: float) -> int:
+        """From 1 to `largest`: what is left of the device below the threshold, beside what others use of it."""
+        room = threshold * gauge.total - (gauge.used - gauge.own)
+        return max(1, min(largest, int(self._footprint.most_samples(room, 1))))
 
 
 def test_the_adaptive_accumulator_asks_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
