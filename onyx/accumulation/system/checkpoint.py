@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
-from onyx import fs
 from onyx.accumulation import check
 from onyx.accumulation.statefile import read_state, write_state
 from onyx.accumulation.system.results import HistoryEntry
@@ -66,12 +65,13 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
         "files": sorted(file.name for file in part.iterdir()),
     }
     (part / _ABOUT).write_text(json.dumps(about, indent=1))
-    fs.sync_tree(part)
+    for file in part.iterdir():
+        _sync(file)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     part.rename(target)
-    fs.sync_directory(target.parent)
+    _sync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -128,3 +128,11 @@ def _about(target: Path) -> dict[str, Any]:
 
 def _beside(target: Path, what: str) -> Path:
     return target.with_name(f".{target.name}.{what}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
