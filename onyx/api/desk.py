@@ -105,9 +105,7 @@ class Opening:
             return desk
         async with self._locks.setdefault(loop, asyncio.Lock()):
             if loop not in self._desks:
-                home = await Home.open(self._settings)
-                await home.ensure_runner()
-                self._desks[loop] = Desk(home)
+                self._desks[loop] = await _open_desk(self._settings)
         return self._desks[loop]
 
     def leave(self) -> Neighbour | None:
@@ -155,3 +153,14 @@ class Opening:
                 del self._desks[asyncio.get_running_loop()]
                 await desk.trier.close()
                 await desk.home.close()
+
+
+async def _open_desk(settings: Settings | None) -> Desk:
+    """A desk with a runner beside it; without one, nothing of it stays open."""
+    home = await Home.open(settings)
+    try:
+        await home.ensure_runner()
+        return Desk(home)
+    except BaseException:
+        await home.close()
+        raise
