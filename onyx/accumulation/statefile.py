@@ -27,9 +27,17 @@ def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
     save_file(tensors, part, metadata={_STATE: json.dumps(skeleton)})
-    with part.open("rb") as written:
-        os.fsync(written.fileno())
+    sync(part)
     part.replace(target)
+
+
+def sync(path: Path) -> None:
+    """Have the file, or the names in the directory, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_state(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> dict[str, Any]:
