@@ -63,10 +63,15 @@ def rank_work(attempt: Attempt, rank: int) -> Work:
         name=f"onyx-rank-{rank}",
         target=TARGET,
         arguments=(str(attempt_file(attempt)), str(rank)),
-        log=attempt.attempt_dir / f"rank-{rank}.log",
+        log=rank_log(attempt.attempt_dir, rank),
         environment={"CUDA_VISIBLE_DEVICES": share.uuid or "", "OMP_NUM_THREADS": str(share.threads)},
         niceness=NICENESS,
     )
+
+
+def rank_log(folder: Path, rank: int) -> Path:
+    """What a rank writes to its standard output and error."""
+    return folder / f"rank-{rank}.log"
 
 
 def attempt_file(attempt: Attempt) -> Path:
