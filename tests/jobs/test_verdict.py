@@ -80,7 +80,8 @@ def test_an_abort_is_memory_only_where_the_process_says_so(tmp_path: Path, code:
         ("memory allocation of 98304 bytes failed\n", Outcome.MEMORY),
         (
             "terminate called after throwing an instance of 'c10::Error'\n"
-            "  what():  [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000 bytes.\n",
+            "  what():  [enforce fail at alloc_cpu.cpp:127] err == 0. "
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000 bytes.\n",
             Outcome.MEMORY,
         ),
         (
