@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 
+from onyx.api.audit import AuditLog
 from onyx.api.caller import Caller, with_key, without_keys
 from onyx.api.errors import ApiError
 from onyx.api.fresh import Fresh
@@ -47,6 +48,7 @@ class Desk:
         self.trier = Trier(home.settings, home.store, self.launcher)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
+        self.audit = AuditLog(home.settings)
         self.streams = Places(home.settings.streams_per_caller)
         self.stats: Fresh[str, tuple[str, Stats] | None] = Fresh(STATS_SECONDS)
         self.leaving = asyncio.Event()
