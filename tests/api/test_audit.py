@@ -170,7 +170,7 @@ def test_a_log_that_has_to_wait_keeps_no_other_request_waiting(here: Settings) -
         async with asking(here) as client:
             with locked(here) as let_go:
                 first = change(client, "first")
-                await asyncio.to_thread(wait_for, lambda: names(here), "the first line")
+                await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
                 second = change(client, "second")
                 assert (await client.get(f"{AT}/health")).status_code == 200
                 assert (await client.get("/healthz")).status_code == 200
@@ -188,7 +188,7 @@ def test_a_request_that_is_cancelled_leaves_its_line(here: Settings) -> None:
         log = AuditLog(here.model_copy(update={"log_bytes": 1, "log_files": 9}))
         with locked(here):
             writing = [asyncio.create_task(log.append(json.dumps({"request_id": name}) + "\n")) for name in "abc"]
-            await asyncio.to_thread(wait_for, lambda: names(here), "the first line")
+            await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
             for each in writing[1:]:
                 each.cancel()
             await asyncio.wait(writing[1:])

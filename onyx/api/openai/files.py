@@ -1,5 +1,6 @@
 """Files: training data that users upload, and results that jobs leave."""
 
+import asyncio
 import errno
 from typing import Annotated, Literal
 
@@ -17,6 +18,7 @@ from onyx.api.openai.schemas.files import UPLOAD, FileDeleted, FileObject, FileP
 from onyx.api.openai.uploading import in_place, receive
 from onyx.jobs.errors import BadValueError
 from onyx.jobs.uploads import StoredFile
+from onyx.training.atomic import sync_directory
 
 router = APIRouter(route_class=OpenAIRoute, tags=["files"])
 
@@ -53,7 +55,8 @@ async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> Fil
         filename, seconds = _checked(form)
         if (refusal := await room.refusal(caller.name, form.size)) is not None:
             raise refusal
-        with in_place(desk.settings, file_id, filename, part):
+        with in_place(desk.settings, file_id, filename, part) as folder:
+            await asyncio.to_thread(sync_directory, folder)
             stored = await desk.store.put_file(
                 file_id,
                 caller.name,

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +62,7 @@ async def delete_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> Mode
     await _refuse_if_used(found, desk, caller)
     folder = desk.settings.job_dir(found.job.id)
     paths = [found.path] if found.epoch is not None else [folder / "model", folder / "snapshots"]
-    await asyncio.to_thread(_remove, paths)
+    await asyncio.to_thread(remove, paths)
     return ModelDeleted(id=model, deleted=True)
 
 
@@ -85,10 +86,10 @@ def _object(name: str, job: Job) -> ModelObject:
     return ModelObject(id=name, created=int(job.finished_at or job.created_at), owned_by=job.owner)
 
 
-def _remove(paths: list[Path]) -> None:
+def remove(paths: list[Path]) -> None:
     """Each at once for whoever looks: it is renamed first."""
     for path in paths:
-        if path.is_dir():
-            gone = path.with_name(f".deleted-{path.name}-{secrets.token_hex(8)}")
+        gone = path.with_name(f".deleted-{path.name}-{secrets.token_hex(8)}")
+        with suppress(FileNotFoundError):  # another request was first, or there never was a snapshot
             path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -10,7 +10,6 @@ from onyx.api.openai.parts import Form, FormReader
 from onyx.jobs.ids import make_file_id
 from onyx.jobs.uploads import suffix_of, upload_path
 from onyx.settings import Settings
-from onyx.training.atomic import sync_directory
 
 STALE_SECONDS = 3600.0
 """An upload that has not grown for so long was cut off with the process that received it."""
@@ -42,13 +41,12 @@ async def receive(
 
 
 @contextmanager
-def in_place(settings: Settings, file_id: str, filename: str, part: Path) -> Iterator[None]:
-    """Put the bytes where the store says they are; if the store will not say so, they go."""
+def in_place(settings: Settings, file_id: str, filename: str, part: Path) -> Iterator[Path]:
+    """Put the bytes where the store says they are; if the store will not say so, they go. Gives the directory."""
     path = upload_path(settings.home, file_id, suffix_of(filename))
     part.replace(path)
     try:
-        sync_directory(path.parent)
-        yield
+        yield path.parent
     except BaseException:
         path.unlink(missing_ok=True)
         raise
