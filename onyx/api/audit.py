@@ -1,11 +1,13 @@
 """The audit log: who did what. A line of JSON in ONYX_HOME/audit.jsonl for each request that may change something,
 takes a model away, or was refused for who sent it."""
 
+import asyncio
 import fcntl
 import json
 import logging
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -22,7 +24,30 @@ _TAKING = frozenset({"get_model"})
 _REFUSED = frozenset({401, 403})
 
 
-def note(request: Request, name: str, route: str, status: int) -> None:
+class AuditLog:
+    """The file of one home. One thread writes it, line by line in the order of the answers.
+
+    A request is answered when its line is written. So an answer's line is never lost, there are no more lines waiting
+    than requests, and a slow disk or another process's lock keeps no other request waiting.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onyx-audit")
+
+    async def append(self, line: str) -> None:
+        """Returns when it is written, or cannot be: that is logged, and costs no request its answer."""
+        writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, line)
+        await asyncio.shield(writing)  # a request that is cancelled leaves its line to be written
+
+    def _write(self, line: str) -> None:
+        try:
+            _append(self._settings, line)
+        except OSError as error:
+            logger.error("the audit log cannot be written: %s", error, extra={"action": "audit_failed"})  # noqa: TRY400
+
+
+async def note(request: Request, name: str, route: str, status: int) -> None:
     """Append the line. Ids are noted, bodies and secrets never are."""
     desk = getattr(request.state, "desk", None)
     quiet = request.method in _READING and status not in _REFUSED and name not in _TAKING
@@ -41,10 +66,7 @@ def note(request: Request, name: str, route: str, status: int) -> None:
         "made": getattr(request.state, "made", None),
         "status": status,
     }
-    try:
-        _append(desk.settings, json.dumps(line) + "\n")
-    except OSError as error:
-        logger.error("the audit log cannot be written: %s", error, extra={"action": "audit_failed"})  # noqa: TRY400
+    await desk.audit.append(json.dumps(line) + "\n")
 
 
 def _append(settings: Settings, line: str) -> None:

@@ -16,6 +16,13 @@ LONGEST_SECRET = 256
 """Characters. Ours are far shorter; nothing longer is worth hashing."""
 
 
+_HTTPX_CLIENT = ("127.0.0.1", 123)
+"""What httpx.ASGITransport calls itself. Neither browsers nor proxies send from a port of the system's."""
+
+_TEST_CLIENT_HOST = "testclient"
+"""What Starlette's TestClient calls itself; a header could say so too, but adds no extension to the scope."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Caller:
     """Whoever sent a request."""
@@ -55,17 +62,17 @@ def with_key(request: Request, keys: Iterable[ApiKey]) -> Caller:
 
 
 def without_keys(request: Request, *, allow_anonymous: bool) -> Caller:
-    """Anybody on this host, and no web page in its browser."""
+    """Any program on this host, and no web page in its browser. The peer's address decides; without one it is a 401."""
     caller = Caller(name=ANONYMOUS, sees=None, anonymous=True)
-    if allow_anonymous or _in_process(request):
+    peer = request.client
+    if allow_anonymous or _in_process(request) or (peer is None and _unix_socket(request)):
         return caller
-    if request.client is None or not is_loopback(request.client.host):
+    if peer is None or not is_loopback(peer.host):
         raise unknown(
             "without API keys only this host is served: make a key with onyx keys create, or set "
             "ONYX_ALLOW_ANONYMOUS=true where somebody else checks who is asking"
         )
-    if is_loopback(request.scope["server"][0]):  # elsewhere the peer of a browser here would be no loopback address
-        _refuse_web_pages(request)
+    _refuse_web_pages(request)
     return caller
 
 
@@ -80,10 +87,20 @@ def unknown(message: str) -> ApiError:
 
 
 def _in_process(request: Request) -> bool:
-    """Whether no network lies between: a socket file, or a client that calls the app itself. No header decides it."""
-    server = request.scope.get("server")
-    debugging = "http.response.debug" in request.scope.get("extensions", ())
-    return server is None or debugging or not _is_address(server[0])
+    """Whether a client calls the app itself, without a network, under the address that its library gives by itself.
+
+    The scope's server decides nothing: some servers put the name there that the Host header says.
+    """
+    if request.client == _HTTPX_CLIENT:
+        return True
+    test_client = "http.response.debug" in request.scope.get("extensions", ())
+    return test_client and request.client is not None and request.client.host == _TEST_CLIENT_HOST
+
+
+def _unix_socket(request: Request) -> bool:
+    """Whether the request came through a socket file, of which the server knows the path and no port."""
+    host, port = request.scope.get("server") or ("", 0)
+    return port is None and host.startswith("/")
 
 
 def _refuse_web_pages(request: Request) -> None:

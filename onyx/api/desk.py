@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 
+from onyx.api.audit import AuditLog
 from onyx.api.caller import Caller, with_key, without_keys
 from onyx.api.errors import ApiError
 from onyx.api.fresh import Fresh
@@ -47,6 +48,7 @@ class Desk:
         self.trier = Trier(home.settings, home.store, self.launcher)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
+        self.audit = AuditLog(home.settings)
         self.streams = Places(home.settings.streams_per_caller)
         self.stats: Fresh[str, tuple[str, Stats] | None] = Fresh(STATS_SECONDS)
         self.leaving = asyncio.Event()
@@ -105,9 +107,7 @@ class Opening:
             return desk
         async with self._locks.setdefault(loop, asyncio.Lock()):
             if loop not in self._desks:
-                home = await Home.open(self._settings)
-                await home.ensure_runner()
-                self._desks[loop] = Desk(home)
+                self._desks[loop] = await _open_desk(self._settings)
         return self._desks[loop]
 
     def leave(self) -> Neighbour | None:
@@ -155,3 +155,14 @@ class Opening:
                 del self._desks[asyncio.get_running_loop()]
                 await desk.trier.close()
                 await desk.home.close()
+
+
+async def _open_desk(settings: Settings | None) -> Desk:
+    """A desk with a runner beside it; without one, nothing of it stays open."""
+    home = await Home.open(settings)
+    try:
+        await home.ensure_runner()
+        return Desk(home)
+    except BaseException:
+        await home.close()
+        raise

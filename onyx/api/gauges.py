@@ -73,7 +73,7 @@ async def expose(desk: Desk) -> bytes:
     state = State(
         counts=await desk.store.counts(),
         bulletins=await asyncio.to_thread(bulletin.read_all, settings.run_dir),
-        free_disk=free_bytes(settings.home),
+        free_disk=await asyncio.to_thread(free_bytes, settings.home),
         hot_celsius=settings.hot_celsius,
     )
     registry = CollectorRegistry(auto_describe=False)

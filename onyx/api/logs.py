@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 
 from onyx.api.schemas.training import LogLine, LogPage
@@ -11,6 +12,7 @@ from onyx.settings import Settings
 LONGEST_LINE = 2**20
 """A line without end is cut into pieces of so many characters."""
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _TRACE = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
 
 
@@ -23,9 +25,10 @@ def page(settings: Settings, job_id: str, after: int, limit: int) -> LogPage:
 
 def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
     attempts = settings.job_dir(job_id) / "attempts"
-    for log in sorted(attempts.glob("*/*.log"), key=lambda path: (int(path.parent.name), path.name)):
-        source = f"attempt {log.parent.name} {log.stem}"
-        with log.open(errors="replace") as file:
+    # By number: whatever else stands among the attempts is none.
+    logs = [log for log in attempts.glob("*/*.log") if _NUMBER.fullmatch(log.parent.name) and log.is_file()]
+    for log in sorted(logs, key=lambda path: (int(path.parent.name), path.name)):
+        with suppress(FileNotFoundError), log.open(errors="replace") as file:  # a clean-up may have come before
             for line in iter(lambda: file.readline(LONGEST_LINE), ""):
                 if not _TRACE.match(line):
-                    yield source, scrub(line.rstrip("\n"), settings)
+                    yield f"attempt {log.parent.name} {log.stem}", scrub(line.rstrip("\n"), settings)

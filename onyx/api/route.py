@@ -45,7 +45,7 @@ class OnyxRoute(APIRoute):
                 response.headers[REQUEST_ID] = request.state.request_id
                 route, seconds = route_template(request, self.path_format), time.perf_counter() - began
                 metrics.count(request.method, route, response.status_code, seconds)
-                audit.note(bounded, self.name, route, response.status_code)
+                await audit.note(bounded, self.name, route, response.status_code)
                 _log(bounded, route, response.status_code, seconds)
             return response
 

@@ -15,6 +15,7 @@ from onyx.memory.device import Device
 from onyx.memory.gpus import list_gpus_async, select
 from onyx.memory.info import gpu_info
 from onyx.settings import Settings
+from onyx.training import niceness
 from onyx.training.attempt import Failure
 from onyx.training.estimate import Estimate, EstimateRequest
 from onyx.training.prepared import HUB_TOKEN_VARIABLE, Roots
@@ -80,7 +81,7 @@ async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
         log=out / "plan.log",
         environment={"OMP_NUM_THREADS": "1", "ONYX_HOME": str(settings.home)}
         | ({HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {}),
-        niceness=5,
+        niceness=niceness.HELPER,
     )
     try:
         async with asyncio.timeout(PATIENCE):  # waiting for a place with the runner counts, too

@@ -1,12 +1,13 @@
 """Inside a new child: put on the name, the output and the environment that it was given, then work."""
 
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from onyx.training.niceness import step_back
 
 LIFELINE = "ONYX_LIFELINE_FD"
 """The environment variable with the descriptor whose end of file means: your runner is gone, exit."""
@@ -30,10 +31,9 @@ def resolve(target: str) -> Callable[..., Any]:
 
 def work(name: str, target: str, arguments: list[str], niceness: int) -> int:
     """Run the target as this process's whole life; its exit status."""
+    step_back(niceness)
     put_on_name(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the runner's to handle
-    if niceness:
-        os.nice(niceness)
     status = resolve(target)(*arguments)
     return int(status or 0)
 

@@ -6,12 +6,11 @@ from onyx.jobs.offer import Offered
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.work import Work
 from onyx.settings import Settings
+from onyx.training import niceness
 from onyx.training.attempt import Attempt, Share, attempt_dir
 from onyx.training.prepared import PreparedJob
 
 TARGET = "onyx.training.rank:main"
-NICENESS = 19
-"""Ranks step back for whoever answers requests: beside two of them on two cores an answer took up to 90 ms at 10."""
 
 
 def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Settings) -> Attempt:
@@ -63,10 +62,15 @@ def rank_work(attempt: Attempt, rank: int) -> Work:
         name=f"onyx-rank-{rank}",
         target=TARGET,
         arguments=(str(attempt_file(attempt)), str(rank)),
-        log=attempt.attempt_dir / f"rank-{rank}.log",
+        log=rank_log(attempt.attempt_dir, rank),
         environment={"CUDA_VISIBLE_DEVICES": share.uuid or "", "OMP_NUM_THREADS": str(share.threads)},
-        niceness=NICENESS,
+        niceness=niceness.RANK,
     )
+
+
+def rank_log(folder: Path, rank: int) -> Path:
+    """What a rank writes to its standard output and error."""
+    return folder / f"rank-{rank}.log"
 
 
 def attempt_file(attempt: Attempt) -> Path:

@@ -1,7 +1,10 @@
 """Connections: SQLite and PostgreSQL made to behave alike."""
 
-from typing import Any
+import asyncio
+from threading import Thread
+from typing import Any, cast
 
+import aiosqlite
 from sqlalchemy import URL, Connection, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -49,10 +52,26 @@ def parse_url(url: str | URL) -> URL:
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS, "async_creator_fn": _connect_sqlite})
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+async def _connect_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connection:
+    """A connection. Where the file cannot be opened, the connection's thread has ended before the error is raised.
+
+    aiosqlite only asks that thread to stop. It answers the event loop once more, and where the loop is closed by then
+    (a command or a test that ends with this error), the thread dies of that.
+    """
+    connection: Any = aiosqlite.connect(*arguments, **options)
+    thread: Thread = getattr(connection, "_thread", connection)  # before 0.22 the connection is the thread
+    thread.daemon = True  # as SQLAlchemy does: a connection that is left open keeps no process from ending
+    try:
+        return cast(aiosqlite.Connection, await connection)
+    except BaseException:
+        await asyncio.to_thread(thread.join)
+        raise
 
 
 def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:

@@ -53,7 +53,11 @@ class Home:
         if settings.database_url is None:
             private_file(settings.home / "onyx.db")
         store = await Store.open(settings.store_url, lease_seconds=settings.lease_seconds)
-        await check_marker(store, settings)
+        try:
+            await check_marker(store, settings)
+        except BaseException:
+            await store.close()
+            raise
         return cls(settings, store)
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from onyx.jobs.offer import Offered, choose, needs_of
 from onyx.jobs.status import Outcome, Request
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.work import Child, Ended, Work
+from onyx.training import niceness
 from onyx.training.attempt import Failure, attempt_dir
 from onyx.training.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest, Roots
 
@@ -54,7 +55,7 @@ def _work(bench: Bench, request: PrepareRequest) -> Work:
         arguments=(str(request.out / "request.json"),),
         log=request.out / "prepare.log",
         environment={HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {},
-        niceness=5,
+        niceness=niceness.HELPER,
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from onyx.jobs.child import LIFELINE, put_on_name, work
+from onyx.training import niceness
 
 PRELOADED = (
     "onyx.training.warm",
@@ -29,9 +30,6 @@ PRELOADED = (
     "onyx.training.planning",
 )
 """What children would otherwise spend their first seconds on."""
-
-NICENESS = 5
-"""Importing torch takes seconds of a core: a service that starts beside it is ready first."""
 
 MOST_BYTES = 1 << 20
 """A request is one packet of at most this size."""
@@ -133,7 +131,7 @@ def unsafe_to_fork() -> str | None:
 def main() -> None:
     """`python -m onyx.jobs.template <socket descriptor>`"""
     put_on_name("onyx-template")
-    os.nice(NICENESS)
+    niceness.step_back(niceness.TEMPLATE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     channel = socket.socket(fileno=int(sys.argv[1]))

@@ -9,13 +9,14 @@ from contextlib import suppress
 from typing import Literal
 
 from onyx.jobs.bench import Bench
-from onyx.jobs.composing import NICENESS, attempt_file
+from onyx.jobs.composing import attempt_file
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.inherited import WANDB_API_KEY
 from onyx.jobs.tracker import OVER
 from onyx.jobs.values import Lease
 from onyx.jobs.work import Child, Ended, Work
 from onyx.settings import Settings
+from onyx.training import niceness
 from onyx.training.attempt import Attempt
 from onyx.training.spec import WandbSpec
 
@@ -125,7 +126,7 @@ class Tracking:
                 "WANDB_DATA_DIR": str(folder / "data"),
             }
             | ({WANDB_API_KEY: key} if key else {}),
-            niceness=NICENESS,
+            niceness=niceness.TRACKER,
         )
 
 

@@ -12,12 +12,10 @@ from onyx.jobs.errands import TRIAL
 from onyx.jobs.wake import socket_address
 from onyx.jobs.work import Child, Launcher, Work
 from onyx.settings import Settings
+from onyx.training import niceness
 from onyx.training.attempt import Failure
 from onyx.training.spec import Frozen
 from onyx.training.trial import SOCKET, STOP, Choice, Question, Said
-
-NICENESS = 15
-"""Behind the ranks, which have 10."""
 
 HUSH_SECONDS = 10.0
 """For a model to notice that nobody wants the rest: at its next token, unless it still reads a long prompt."""
@@ -155,5 +153,5 @@ def _work(settings: Settings, folder: str) -> Work:
         arguments=(folder,),
         log=settings.run_dir / "try.log",
         environment={"CUDA_VISIBLE_DEVICES": "", "ONYX_HOME": str(settings.home)},
-        niceness=NICENESS,
+        niceness=niceness.TRIAL,
     )

@@ -1,14 +1,26 @@
 """How an attempt ended, from how its ranks did."""
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onyx.jobs.composing import rank_log
 from onyx.jobs.files import read_json
 from onyx.jobs.status import Outcome
 from onyx.jobs.work import Ended
+from onyx.memory.cpu import ROOT, own_groups
 from onyx.training.attempt import Exit, Failure, Result
+
+LAST_WORDS = 2**16
+"""Bytes at the end of a rank's log in which a reason for its abort is looked for."""
+
+_NO_MEMORY = re.compile(
+    r"terminate called.*?(?:std::bad_alloc|can't allocate memory|cannot allocate memory|out of memory)"  # C++
+    r"|memory allocation of \d+ bytes failed",  # Rust
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,8 @@ def judge(ends: Sequence[Ended], folder: Path, oom_killed: bool) -> Verdict:
     result = read_json(folder / "result.json", Result)
     if all(status == Exit.DONE for status in statuses) and result is not None:
         return Verdict(Outcome.SUCCEEDED, "all ranks are done", result=result)
-    if Exit.MEMORY in statuses or any(end.signal == signal.SIGABRT for end in ends) or oom_killed:
+    aborted = any(_aborted_for_memory(end, rank_log(folder, rank)) for rank, end in enumerate(ends))
+    if Exit.MEMORY in statuses or aborted or oom_killed:
         return Verdict(Outcome.MEMORY, describe(ends))
     if Exit.SAVED in statuses and all(status in (Exit.SAVED, Exit.DONE) for status in statuses):
         return Verdict(Outcome.SAVED, "all ranks have saved")
@@ -53,13 +66,30 @@ def _end(end: Ended) -> str:
     return f"ended with {names.get(end.status, f'status {end.status}')}"
 
 
-def oom_kills(root: Path = Path("/")) -> int:
-    """How often the kernel's OOM killer has struck in this process's control group; 0 where nobody counts."""
+def oom_kills(root: Path = ROOT) -> int:
+    """How many processes of this one's control group the kernel's OOM killer has killed; 0 where that is not counted.
+
+    Ranks are in the group of their runner. The counts of other groups tell of other programs.
+    """
     total = 0
-    for file in (root / "sys/fs/cgroup/memory.events", root / "sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            lines = file.read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    for group in own_groups("memory", root=root):
+        for file in (group / "memory.events", group / "memory.oom_control"):  # version 2, version 1
+            try:
+                lines = file.read_text().splitlines()
+            except OSError:
+                continue
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
     return total
+
+
+def _aborted_for_memory(end: Ended, log: Path) -> bool:
+    """Whether native code aborted because it got no memory. It aborts for much else, such as a peer that is gone."""
+    if end.signal != signal.SIGABRT:
+        return False
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST_WORDS))
+            said = file.read(LAST_WORDS).decode(errors="replace")
+    except OSError:
+        return False
+    return _NO_MEMORY.search(said) is not None

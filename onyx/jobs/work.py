@@ -24,6 +24,7 @@ class Work:
     """On top of the launcher's own."""
 
     niceness: int = 0
+    """The least that it has, whatever process starts it (`onyx.training.niceness`)."""
 
 
 @dataclass(frozen=True)

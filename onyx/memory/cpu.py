@@ -164,8 +164,19 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             yield int(quota) / int(period)
 
 
+def own_groups(controller: str, *, root: Path = ROOT) -> list[Path]:
+    """The directories of the control groups that this process itself is in: one of each version that is mounted."""
+    return [group for group, *_ in _hierarchies(root, controller)]
+
+
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The directories of this process's control groups, own group first, in version 2 and in version 1."""
+    """The directories of this process's control groups and of all above them."""
+    for groups in _hierarchies(root, controller):
+        yield from groups
+
+
+def _hierarchies(root: Path, controller: str) -> Iterator[Iterator[Path]]:
+    """This process's own group and those above it, upwards, in version 2 and in version 1."""
     own: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -176,7 +187,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         kind, *_, options = system.split()
         name = "" if kind == "cgroup2" else controller
         if name in own and (kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))):
-            yield from _upwards(root / point.lstrip("/"), own[name], mounted)
+            yield _upwards(root / point.lstrip("/"), own[name], mounted)
 
 
 def _upwards(top: Path, path: str, mounted: str) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.precision import Precision, grad_scaler
 from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 from onyx.memory.cpu import is_out_of_memory
-from onyx.training import checkpoint, lifeline
+from onyx.training import checkpoint, lifeline, niceness
 from onyx.training.accuracy import loss_and_right
 from onyx.training.attempt import Attempt, Exit, Share
 from onyx.training.compiled import CompiledLoss
@@ -50,9 +50,6 @@ logger = logging.getLogger(__name__)
 
 LIFELINE = "ONYX_LIFELINE_FD"
 """The environment variable with the lifeline's descriptor, where it is no argument."""
-
-NICENESS = 5
-"""Whoever answers people on this host goes first."""
 
 LOST = 1
 """The exit status of an attempt that may be tried again."""
@@ -168,7 +165,7 @@ def _introduce(rank: int) -> None:
     """A name for `ps`, a place in the queue for the processor, and a log that holds what matters."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(f"onyx-rank-{rank}")
-    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+    niceness.step_back(niceness.RANK)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

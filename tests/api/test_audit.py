@@ -1,14 +1,23 @@
+import asyncio
+import fcntl
 import json
 import re
 import stat
 import subprocess
 import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from onyx.api.app import create_app
+from onyx.api.audit import AuditLog
 from onyx.settings import Settings
+from tests.acceptance.place import wait_for
 from tests.api.service import AT, make_job, make_key, service
 
 
@@ -84,6 +93,7 @@ def test_a_log_that_somebody_else_sees_to_only_grows(here: Settings) -> None:
 
 
 WRITER = """
+import asyncio
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,11 +101,14 @@ from starlette.requests import Request
 from onyx.api import audit
 from onyx.settings import Settings
 
-settings = Settings(home=Path(sys.argv[1]), log_bytes=4000, log_files=100)
-for number in range(200):
-    request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
-    request.state.desk, request.state.request_id = SimpleNamespace(settings=settings), f"{sys.argv[2]}-{number}"
-    audit.note(request, "name", "/route", 200)
+async def write():
+    desk = SimpleNamespace(audit=audit.AuditLog(Settings(home=Path(sys.argv[1]), log_bytes=4000, log_files=100)))
+    for number in range(200):
+        request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
+        request.state.desk, request.state.request_id = desk, f"{sys.argv[2]}-{number}"
+        await audit.note(request, "name", "/route", 200)
+
+asyncio.run(write())
 """
 
 
@@ -109,3 +122,95 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(200))
     assert len(files) > 10
     assert all(path.stat().st_size < 6000 for path in files)
+
+
+@contextmanager
+def locked(at: Settings) -> Iterator[threading.Event]:
+    """Another writer has the log's lock until the event is set, or 30 seconds are over."""
+    at.run_dir.mkdir(parents=True, exist_ok=True)
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with (at.run_dir / "audit.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.set()
+            let_go.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        yield let_go
+    finally:
+        let_go.set()
+        holder.join()
+
+
+@asynccontextmanager
+async def asking(at: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(at)
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        yield client
+
+
+def change(client: httpx.AsyncClient, name: str) -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(client.post(f"{AT}/config", json={}, headers={"X-Request-Id": name}))
+
+
+def names(at: Settings) -> list[str]:
+    files = sorted(at.home.glob("audit.jsonl*"), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
+
+
+def test_a_log_that_has_to_wait_keeps_no_other_request_waiting(here: Settings) -> None:
+    here = here.model_copy(update={"log_bytes": 1, "log_files": 9})  # each line fills the log, which takes the lock
+
+    async def story() -> None:
+        async with asking(here) as client:
+            with locked(here) as let_go:
+                first = change(client, "first")
+                await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
+                second = change(client, "second")
+                assert (await client.get(f"{AT}/health")).status_code == 200
+                assert (await client.get("/healthz")).status_code == 200
+                assert not first.done()
+                assert not second.done(), "a request is answered when its line is written"
+                let_go.set()
+            assert [(await each).status_code for each in (first, second)] == [200, 200]
+
+    asyncio.run(story())
+    assert names(here) == ["first", "second"]
+
+
+def test_a_request_that_is_cancelled_leaves_its_line(here: Settings) -> None:
+    async def story() -> None:
+        log = AuditLog(here.model_copy(update={"log_bytes": 1, "log_files": 9}))
+        with locked(here):
+            writing = [asyncio.create_task(log.append(json.dumps({"request_id": name}) + "\n")) for name in "abc"]
+            await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
+            for each in writing[1:]:
+                each.cancel()
+            await asyncio.wait(writing[1:])
+        await writing[0]
+        await log.append(json.dumps({"request_id": "d"}) + "\n")
+
+    asyncio.run(story())
+    assert names(here) == ["a", "b", "c", "d"]
+
+
+def test_each_answer_has_its_line_and_lines_stand_in_the_order_of_answers(here: Settings) -> None:
+    answered: list[str] = []
+
+    async def story() -> None:
+        async with asking(here) as client:
+
+            async def ask(name: str) -> None:
+                await change(client, name)
+                answered.append(name)
+                assert name in names(here)
+
+            await asyncio.gather(*(ask(f"r-{number}") for number in range(50)))
+
+    asyncio.run(story())
+    assert names(here) == answered

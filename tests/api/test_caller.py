@@ -1,11 +1,13 @@
 """Who is let in. Scopes are those that servers really make: no header can change what is decided by them."""
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
@@ -90,18 +92,54 @@ def test_our_own_pages_may_try_the_api() -> None:
     assert without_keys(request(host="localhost:8000", origin="http://localhost:8000"), allow_anonymous=False)
 
 
-@pytest.mark.parametrize("client", [("10.0.0.9", 40000), ("::ffff:10.0.0.9", 1), ("testclient", 0), None])
-def test_others_need_a_key(client: Any) -> None:
-    asked = request(client=client, host="localhost")
+SERVERS = [("127.0.0.1", 8000), ("onyx.example", 8000), ("localhost", 8000), ("10.0.0.1", 8000), ("onyx", None), None]
+"""What servers report as their own address: some the name in the Host header, which says nothing about the peer."""
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("client", [("10.0.0.9", 40000), ("::ffff:10.0.0.9", 1), ("testclient", 0), ("", 0), None])
+def test_others_need_a_key(client: Any, server: Any) -> None:
+    asked = request(client=client, server=server, host="localhost")
     with pytest.raises(ApiError) as refused:
         without_keys(asked, allow_anonymous=False)
     assert refused.value.status_code == 401
     assert without_keys(asked, allow_anonymous=True).anonymous
 
 
-def test_a_socket_file_is_not_the_network() -> None:
-    assert without_keys(request(server=("/run/onyx.sock", None), client=None), allow_anonymous=False)
-    assert without_keys(request(server=None, client=None), allow_anonymous=False)
+@pytest.mark.parametrize("server", [*SERVERS, ("0.0.0.0", 8000), ("evil.example", 80)])  # noqa: S104
+@pytest.mark.parametrize("client", [("127.0.0.1", 40000), ("127.0.0.1", 0), ("::1", 40000)])
+def test_a_web_page_is_refused_whatever_the_server_calls_itself(client: Any, server: Any) -> None:
+    with pytest.raises(ApiError) as refused:
+        without_keys(request(client=client, server=server, host="evil.example"), allow_anonymous=False)
+    assert refused.value.status_code == 403
+    assert without_keys(request(client=client, server=server, host="localhost"), allow_anonymous=False)
+
+
+def test_a_socket_file_is_not_the_network(tmp_path: Path) -> None:
+    """With the server that `onyx serve` uses, and whatever the Host header says."""
+    path = str(tmp_path / "onyx.sock")
+
+    async def ask() -> int:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            server = uvicorn.Server(uvicorn.Config(create_app(settings(tmp_path / "home")), log_config=None))
+            serving = asyncio.create_task(server.serve([listener]))
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path)) as client:
+                status = (await client.get(f"http://any.example{AT}/health")).status_code
+            server.should_exit = True
+            await serving
+            return status
+
+    assert asyncio.run(ask()) == 200
+
+
+def test_a_test_client_can_play_a_client_elsewhere(tmp_path: Path) -> None:
+    with TestClient(create_app(settings(tmp_path)), client=("10.0.0.9", 40000)) as client:
+        assert client.get(f"{AT}/health").status_code == 401
+    with TestClient(create_app(settings(tmp_path)), client=("127.0.0.1", 40000)) as client:
+        assert client.get(f"{AT}/health").status_code == 403
+        assert client.get(f"{AT}/health", headers={"Host": "localhost"}).status_code == 200
 
 
 @pytest.mark.parametrize("base", ["http://test", "http://127.0.0.1", "http://localhost:9", "http://10.1.2.3:8000"])

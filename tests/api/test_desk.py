@@ -1,6 +1,8 @@
 """One desk for all requests; keys that work, stop working, and are nowhere to be read."""
 
+import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,22 @@ def test_the_home_is_nobody_elses(client: TestClient, here: Settings) -> None:
     assert modes[here.home.name] == modes["run"] == 0o700
     assert {name: mode for name, mode in modes.items() if name.startswith(("onyx.db", "audit"))}
     assert all(mode == 0o600 for name, mode in modes.items() if name.startswith(("onyx.db", "audit")))
+
+
+def test_a_desk_that_cannot_start_its_runner_leaves_no_connection_open(tmp_path: Path) -> None:
+    at = settings(tmp_path, embedded_runner=True)
+    at.run_dir.mkdir(parents=True)
+    (at.run_dir / "companions").touch()  # no directory: the runner's companions cannot be noted
+    before = set(threading.enumerate())
+
+    async def story() -> list[threading.Thread]:
+        opening = desk_module.Opening(at)
+        for _ in range(2):
+            with pytest.raises(OSError, match="companions"):
+                await opening.desk()
+        opened = [t for t in set(threading.enumerate()) - before if "_connection_worker_thread" in t.name]
+        for thread in opened:
+            await asyncio.to_thread(thread.join, 10)
+        return [thread for thread in opened if thread.is_alive()]
+
+    assert asyncio.run(story()) == []

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from onyx.api import logs
 from onyx.api.scrubbing import MOST_CHARACTERS
 from onyx.settings import Settings
@@ -37,6 +39,29 @@ def test_tracebacks_paths_and_tokens_stay_with_the_operator(tmp_path: Path) -> N
     write(at, 1, "rank-0.log", f"{trace}ValueError: /opt/secret/place/model is gone, {at.home}/jobs, hf_topsecret\n")
     (line,) = texts(at)
     assert line == "ValueError: …/model is gone, ONYX_HOME/jobs, [hidden]"
+
+
+def test_what_else_stands_among_the_attempts_is_not_shown(here: Settings) -> None:
+    write(here, 1, "rank-0.log", "one\n")
+    attempts = here.job_dir(JOB) / "attempts"
+    for name in ("notes", "1 (copy)", "-1", "²", "1e3"):
+        (attempts / name).mkdir()
+        (attempts / name / "rank-0.log").write_text("stray\n")
+    (attempts / "1" / "folder.log").mkdir()
+    (attempts / "1" / "gone.log").symlink_to(attempts / "nowhere")
+    assert texts(here) == ["one"]
+
+
+def test_a_log_that_goes_while_it_is_read_is_no_error(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(here, 1, "rank-0.log", "one\n")
+    write(here, 1, "rank-1.log", "two\n")
+
+    def clean_up(line: str, _: Settings) -> str:
+        (here.job_dir(JOB) / "attempts" / "1" / "rank-1.log").unlink()
+        return line
+
+    monkeypatch.setattr(logs, "scrub", clean_up)
+    assert texts(here) == ["one"]
 
 
 def test_a_line_without_end_is_cut(here: Settings) -> None:

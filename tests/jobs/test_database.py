@@ -1,11 +1,17 @@
+import asyncio
+import threading
+from pathlib import Path
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from onyx.jobs.engine import make_engine
-from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.errors import StoreUnavailableError, WrongHomeError
+from onyx.jobs.home import Home
 from onyx.jobs.store import Store
 from onyx.jobs.tables import DeviceRow
+from onyx.settings import Settings
 from tests.jobs.postgres import PostgresServer
 from tests.jobs.world import RESULT, World, line
 
@@ -13,11 +19,42 @@ from tests.jobs.world import RESULT, World, line
 async def test_a_database_that_cannot_be_opened_is_unavailable() -> None:
     for url in ("sqlite:////nowhere/at/all.db", "postgresql://onyx@127.0.0.1:1/onyx"):
         store = Store(make_engine(url))
-        with pytest.raises(StoreUnavailableError, match="try again"):
-            await store.now()
+        try:
+            with pytest.raises(StoreUnavailableError, match="try again"):
+                await store.now()
+            with pytest.raises(StoreUnavailableError):
+                await Store.open(url)
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("content", [None, b"not a database " * 1000])
+def test_a_failed_open_leaves_no_thread_that_answers_a_closed_loop(
+    tmp_path: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each open has a loop of its own, which is closed at once."""
+    unanswered: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", unanswered.append)
+    path = tmp_path / ("missing/onyx.db" if content is None else "onyx.db")
+    if content is not None:
+        path.write_bytes(content)
+    for _ in range(50):
         with pytest.raises(StoreUnavailableError):
-            await Store.open(url)
-        await store.close()
+            asyncio.run(Store.open(f"sqlite:///{path}"))
+    assert [repr(args.exc_value) for args in unanswered] == []
+
+
+async def test_a_home_that_is_refused_leaves_no_connection_open(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, embedded_runner=False)
+    await (await Home.open(settings)).close()
+    (tmp_path / "marker").write_text("another store's")
+    before = set(threading.enumerate())
+    with pytest.raises(WrongHomeError):
+        await Home.open(settings)
+    opened = [t for t in set(threading.enumerate()) - before if "_connection_worker_thread" in t.name]
+    for thread in opened:
+        await asyncio.to_thread(thread.join, 10)
+    assert not any(thread.is_alive() for thread in opened)
 
 
 async def test_a_database_that_was_away_costs_nothing(world: World, postgres: PostgresServer) -> None:

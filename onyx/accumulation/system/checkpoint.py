@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from torch.nn import Module
 
 from onyx.accumulation import check
 from onyx.accumulation.statefile import read_state, write_state
+from onyx.accumulation.system.checkpoint_dir import ABOUT, FORMAT, replacing, written
 from onyx.accumulation.system.results import HistoryEntry
 
-FORMAT = "onyx.accumulation.system.checkpoint/1"
-_ABOUT = "checkpoint.json"
 _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"
 _ACCUMULATION = "accumulation.safetensors"
@@ -46,40 +44,32 @@ class Checkpoint:
 
 
 def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Save beside the name, then move there: a reader never meets half a checkpoint."""
-    target = Path(path)
-    part, old = _beside(target, "part"), _beside(target, "old")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    tensors = {n: v.detach().cpu().clone().contiguous() for n, v in checkpoint.model.items() if isinstance(v, Tensor)}
-    others = {name: value for name, value in checkpoint.model.items() if not isinstance(value, Tensor)}
-    save_file(tensors, part / _MODEL, metadata={"format": "pt"})
-    write_state(part / _TRAINING, checkpoint.training | {"model": others})
-    if checkpoint.accumulation is not None:
-        write_state(part / _ACCUMULATION, checkpoint.accumulation)
-    about = {
-        "format": FORMAT,
-        "epoch": checkpoint.epoch,
-        "first_epoch": checkpoint.first_epoch,
-        "history": checkpoint.history,
-        "files": sorted(file.name for file in part.iterdir()),
-    }
-    (part / _ABOUT).write_text(json.dumps(about, indent=1))
-    for file in part.iterdir():
-        _sync(file)
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    part.rename(target)
-    _sync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    """Save beside the name, then move there: a reader never meets half a checkpoint.
+
+    FileExistsError where something else than a checkpoint, or more than one, stands at the path; it stays as it is.
+    """
+    with replacing(path) as part:
+        tensors = {
+            n: v.detach().cpu().clone().contiguous() for n, v in checkpoint.model.items() if isinstance(v, Tensor)
+        }
+        others = {name: value for name, value in checkpoint.model.items() if not isinstance(value, Tensor)}
+        save_file(tensors, part / _MODEL, metadata={"format": "pt"})
+        write_state(part / _TRAINING, checkpoint.training | {"model": others})
+        if checkpoint.accumulation is not None:
+            write_state(part / _ACCUMULATION, checkpoint.accumulation)
+        about = {
+            "format": FORMAT,
+            "epoch": checkpoint.epoch,
+            "first_epoch": checkpoint.first_epoch,
+            "history": checkpoint.history,
+            "files": sorted(file.name for file in part.iterdir() if file.name != ABOUT),
+        }
+        (part / ABOUT).write_text(json.dumps(about, indent=1))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Load what `write_checkpoint` saved; anything else is a ValueError."""
-    target = Path(path)
-    if not target.exists() and _beside(target, "old").exists():
-        target = _beside(target, "old")  # a crash came between the two moves
+    target = written(path)
     if not target.is_dir():
         raise ValueError(f"no checkpoint at {path}: give the directory that save_checkpoint wrote")
     about = _about(target)
@@ -115,24 +105,12 @@ def _shape(value: Any) -> Any:
 
 def _about(target: Path) -> dict[str, Any]:
     try:
-        about = json.loads((target / _ABOUT).read_text())
+        about = json.loads((target / ABOUT).read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{target} is not a checkpoint: {_ABOUT} cannot be read ({error})") from error
+        raise ValueError(f"{target} is not a checkpoint: {ABOUT} cannot be read ({error})") from error
     keys = {"format", "epoch", "first_epoch", "history", "files"}
     if not isinstance(about, dict) or about.get("format") != FORMAT or set(about) != keys:
         raise ValueError(f"{target} is not a checkpoint of the format {FORMAT}")
     if not isinstance(about["history"], list) or not isinstance(about["files"], list):
-        raise ValueError(f"{target / _ABOUT} is damaged: history and files must be lists")  # noqa: TRY004
+        raise ValueError(f"{target / ABOUT} is damaged: history and files must be lists")  # noqa: TRY004
     return about
-
-
-def _beside(target: Path, what: str) -> Path:
-    return target.with_name(f".{target.name}.{what}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from onyx.accumulation.precision import Precision
 from onyx.accumulation.system.accumulator import GradientAccumulator
 from onyx.accumulation.system.batch import admit, counted, evaluating, micro_batches_of, whole_shape
 from onyx.accumulation.system.checkpoint import Checkpoint, check_model, read_checkpoint, write_checkpoint
+from onyx.accumulation.system.checkpoint_dir import check_replaceable
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
 from onyx.accumulation.system.length import expected_updates
 from onyx.accumulation.system.micro_batch import MicroBatchChooser, halve_under_pressure, next_part
@@ -146,10 +147,14 @@ class GradientAccumulationTrainer(SetupHolder):
     ) -> list[HistoryEntry]:
         """Train `num_epochs` epochs. After `load_checkpoint`: what is left of the run that saved it.
 
-        Checkpoints are `save_dir`/epoch_<n>; None saves none.
+        Checkpoints are `save_dir`/epoch_<n>; None saves none. Where anything else stands at one of these paths, nothing
+        is trained: FileExistsError.
         """
         last = self._first_epoch + check.whole("num_epochs", num_epochs)
         self._expect(train_loader, num_epochs)
+        if save_dir is not None and self._writes:
+            for epoch in filter(self._saves_after, range(self.current_epoch + 1, last + 1)):
+                check_replaceable(Path(save_dir) / f"epoch_{epoch}")  # now, and not after hours
         while self.current_epoch < last:
             entry = remembered(self.current_epoch + 1, self.train_epoch(train_loader))
             self.current_epoch += 1
@@ -157,13 +162,16 @@ class GradientAccumulationTrainer(SetupHolder):
                 entry["val_loss"] = self.validate_epoch(val_loader)["val_loss"]
             self.training_history.append(entry)
             logger.info("epoch %d of %d: %s", self.current_epoch, last, entry)
-            if save_dir is not None and self.current_epoch % self.config.checkpoint_frequency == 0 and self._writes:
+            if save_dir is not None and self._writes and self._saves_after(self.current_epoch):
                 self.save_checkpoint(Path(save_dir) / f"epoch_{self.current_epoch}", self.current_epoch)
         self._first_epoch = self.current_epoch
         return self.training_history
 
     def save_checkpoint(self, path: str | os.PathLike[str], epoch: int) -> None:
-        """Save everything that training depends on into a directory at `path`."""
+        """Save everything that training depends on into a directory at `path`.
+
+        It replaces an earlier checkpoint or an empty directory. Anything else stays: FileExistsError.
+        """
         setup, accumulator = self.setup, self.accumulator
         checkpoint = Checkpoint(
             epoch=check.whole("epoch", epoch, at_least=0),
@@ -216,6 +224,9 @@ class GradientAccumulationTrainer(SetupHolder):
             micro_batches = micro_batches_of(loader, config.effective_batch_size)
             if micro_batches:
                 state.expected_updates = expected_updates(config, micro_batches * epochs)
+
+    def _saves_after(self, epoch: int) -> bool:
+        return epoch % self.config.checkpoint_frequency == 0
 
     @property
     def _writes(self) -> bool:

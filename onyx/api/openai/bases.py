@@ -50,10 +50,13 @@ def _operators(root: Path) -> Iterator[BaseModel]:
 
 
 def _is_operators(name: str, root: Path | None) -> bool:
-    if root is None or "\0" in name:
+    if root is None:
         return False
-    path = (root / name).resolve()
-    return path.is_relative_to(root.resolve()) and _is_model(path)
+    try:
+        path = (root / name).resolve()
+        return path.is_relative_to(root.resolve()) and _is_model(path)
+    except (OSError, ValueError, RuntimeError):  # too long for a path, a NUL byte, a loop of links
+        return False
 
 
 def _is_model(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Files: training data that users upload, and results that jobs leave."""
 
+import asyncio
 import errno
 from typing import Annotated, Literal
 
@@ -8,6 +9,7 @@ from fastapi import Path as InPath
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
+from onyx import fs
 from onyx.api.deps import CallerDep, DeskDep
 from onyx.api.errors import ApiError
 from onyx.api.openai.errors import missing, wrong
@@ -53,7 +55,8 @@ async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> Fil
         filename, seconds = _checked(form)
         if (refusal := await room.refusal(caller.name, form.size)) is not None:
             raise refusal
-        with in_place(desk.settings, file_id, filename, part):
+        with in_place(desk.settings, file_id, filename, part) as folder:
+            await asyncio.to_thread(fs.sync_directory, folder)
             stored = await desk.store.put_file(
                 file_id,
                 caller.name,

@@ -1,6 +1,7 @@
 """Models: what a job may begin with, and what jobs have made."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,7 @@ async def delete_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> Mode
     await _refuse_if_used(found, desk, caller)
     folder = desk.settings.job_dir(found.job.id)
     paths = [found.path] if found.epoch is not None else [folder / "model", folder / "snapshots"]
-    await asyncio.to_thread(_remove, paths)
+    await asyncio.to_thread(remove, paths)
     return ModelDeleted(id=model, deleted=True)
 
 
@@ -84,8 +85,8 @@ def _object(name: str, job: Job) -> ModelObject:
     return ModelObject(id=name, created=int(job.finished_at or job.created_at), owned_by=job.owner)
 
 
-def _remove(paths: list[Path]) -> None:
-    """Each at once for every reader: it is renamed first."""
+def remove(paths: list[Path]) -> None:
+    """Each loses its name first, so that no reader meets half of one."""
     for path in paths:
-        if path.is_dir():
+        with suppress(FileNotFoundError):  # another request was first, or there never was a snapshot
             fs.remove(path)

@@ -39,12 +39,12 @@ async def receive(
 
 
 @contextmanager
-def in_place(settings: Settings, file_id: str, filename: str, part: Path) -> Iterator[None]:
-    """Put the bytes where the store says they are; if the store will not say so, they go."""
+def in_place(settings: Settings, file_id: str, filename: str, part: Path) -> Iterator[Path]:
+    """Put the bytes where the store says they are; if the store will not say so, they go. Gives the directory."""
     path = upload_path(settings.home, file_id, suffix_of(filename))
     try:
-        fs.move_into_place(part, path)
-        yield
+        fs.move_into_place(part, path, durable=False)  # its bytes are on the disk; the caller waits for its name
+        yield path.parent
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -1,5 +1,7 @@
 """For operators and their probes: is the process alive, is it ready, and its numbers."""
 
+import asyncio
+
 from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
@@ -55,7 +57,7 @@ async def _state(opening: Opening) -> Ready:
 
 async def _runner_lives(desk: Desk) -> bool:
     """One beside this process, or elsewhere one that reached the store within a lease."""
-    if desk.home.runner_is_there():
+    if await asyncio.to_thread(desk.home.runner_is_there):  # a look at a lock's file may have to wait for the disk
         return True
     now = await desk.store.now()
     return any(now - runner.reached_at < desk.store.lease_seconds for runner in await desk.store.runners())

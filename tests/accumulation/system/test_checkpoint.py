@@ -1,5 +1,8 @@
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from onyx.accumulation.loss_scaler import DynamicLossScaler
 from onyx.accumulation.statefile import write_state
-from onyx.accumulation.system import GradientAccumulationTrainer
+from onyx.accumulation.system import GradientAccumulationTrainer, checkpoint
 from tests.accumulation.exact import flat, make_batches, make_model
 from tests.accumulation.system.common import Dial, config_of, trainer_of
 
@@ -111,15 +114,101 @@ def test_saving_again_replaces_the_whole(tmp_path: Path) -> None:
     assert saved.current_epoch == 2
 
 
+def snapshot(place: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(place)): p.read_bytes() if p.is_file() else None for p in sorted(place.rglob("*"))}
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "a file": lambda place: place.write_text("a thesis"),
+    "a directory": lambda place: _fill(place, "thesis.txt"),
+    "only a directory": lambda place: (place / "empty").mkdir(parents=True),
+    "its file of another program": lambda place: _fill(place, "checkpoint.json", '{"format": "theirs"}'),
+    "its file of no format": lambda place: _fill(place, "checkpoint.json", "[]"),
+    "more than a checkpoint": lambda place: _fill(_saved(place), "notes.txt"),
+    "a checkpoint in a checkpoint": lambda place: _saved(_saved(place) / "epoch_1"),
+    "something of its former name": lambda place: _fill(place.with_name(".here.old"), "thesis.txt"),
+}
+
+
+def _fill(place: Path, name: str, text: str = "a thesis") -> None:
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(text)
+
+
+def _saved(place: Path) -> Path:
+    trainer().save_checkpoint(place, 1)
+    return place
+
+
+@pytest.mark.parametrize("what", list(FOREIGN))
+def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path: Path, what: str) -> None:
+    FOREIGN[what](tmp_path / "here")
+    before = snapshot(tmp_path)
+    with pytest.raises(FileExistsError, match="give another path"):
+        trainer().save_checkpoint(tmp_path / "here", 2)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_run_looks_at_the_places_of_its_checkpoints_before_it_trains(tmp_path: Path) -> None:
+    _fill(tmp_path / "epoch_4", "thesis.txt")
+    trained = trainer(checkpoint_frequency=2)
+    before = weights(trained)
+    with pytest.raises(FileExistsError, match="epoch_4"):
+        trained.train(BATCHES, num_epochs=4, save_dir=tmp_path)
+    assert torch.equal(weights(trained), before)
+    assert list(snapshot(tmp_path)) == ["epoch_4", "epoch_4/thesis.txt"]
+    trained.train(BATCHES, num_epochs=3, save_dir=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch_2", "epoch_4"]
+
+
+def test_an_empty_directory_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    trainer().save_checkpoint(tmp_path / "here", 1)
+    trainer().load_checkpoint(tmp_path / "here")
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_a_link_leads_to_the_checkpoint(tmp_path: Path) -> None:
+    saved = trainer()
+    saved.save_checkpoint(tmp_path / "there" / "real", 1)
+    (tmp_path / "here").symlink_to(tmp_path / "there" / "real")
+    saved.save_checkpoint(tmp_path / "here", 2)
+    assert (tmp_path / "here").is_symlink()
+    saved.load_checkpoint(tmp_path / "there" / "real")
+    assert saved.current_epoch == 2
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["real"]
+
+
+KILLED = """
+import os, signal, sys
+from onyx.accumulation.system import checkpoint
+from tests.accumulation.system.test_checkpoint import trainer
+
+checkpoint.write_state = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+trainer().save_checkpoint(sys.argv[1], 1)
+"""
+
+
+def test_what_a_killed_process_left_goes_and_what_only_looks_like_it_stays(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "here")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".here.*.part/model.safetensors"))) == 1
+    _fill(tmp_path / ".here.part", "thesis.txt")
+    _fill(tmp_path / ".here.mine.part", "thesis.txt")
+    trainer().save_checkpoint(tmp_path / "here", 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".here.mine.part", ".here.part", "here"]
+
+
 def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = trainer()
     saved.save_checkpoint(tmp_path / "here", 1)
     with monkeypatch.context() as broken:
-        broken.setattr(json, "dumps", lambda *_, **__: 1 / 0)
+        broken.setattr(checkpoint, "write_state", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             saved.save_checkpoint(tmp_path / "here", 2)
     saved.load_checkpoint(tmp_path / "here")
     assert saved.current_epoch == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
     saved.save_checkpoint(tmp_path / "here", 3)
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from onyx.api.app import create_app
+from onyx.api.openai import files
 from onyx.settings import Settings
 from tests.api.openai.world import CHAT, create, refused, upload
 
@@ -32,6 +34,19 @@ def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
     assert client.delete(f"/v1/files/{file['id']}").json() == {"id": file["id"], "object": "file", "deleted": True}
     assert refused(client.get(f"/v1/files/{file['id']}"), 404) == ("file_id", "not_found")
     assert list((home / "uploads").iterdir()) == []
+
+
+def test_a_slow_disk_keeps_no_other_request_waiting(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        with pytest.raises(RuntimeError):  # in a thread, not on the event loop
+            asyncio.get_running_loop()
+        synced.append(folder)
+
+    monkeypatch.setattr(files, "sync_directory", sync)
+    upload(client)
+    assert [folder.name for folder in synced] == ["uploads"]
 
 
 def test_pages_go_from_the_last_id_on(client: TestClient) -> None:

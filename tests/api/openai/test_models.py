@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -7,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from onyx.api.app import create_app
+from onyx.api.openai.models import remove
 from onyx.jobs.asking import job_spec
 from onyx.jobs.holder import this_process
 from onyx.jobs.home import Home
@@ -14,7 +16,7 @@ from onyx.jobs.ids import JobKind
 from onyx.jobs.values import DeviceNeed, Job, RunnerDevice
 from onyx.settings import Settings
 from onyx.training.attempt import Event, Result
-from tests.api.openai.world import create, refused
+from tests.api.openai.world import create, refused, upload
 
 SNAPSHOT = {
     "epoch": 1,
@@ -100,6 +102,23 @@ def test_checkpoints_are_snapshots_with_their_numbers(client: TestClient, job: J
     }
     assert client.get(path, params={"after": checkpoint["id"]}).json()["data"] == []
     assert refused(client.get(path, params={"after": "ftckpt_x"}))[0] == "after"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "é" * 200, "ours/" + "x" * 300])
+def test_a_name_that_is_too_long_for_a_path_is_a_404(client: TestClient, name: str) -> None:
+    asked = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
+    assert refused(client.post("/v1/chat/completions", json=asked), 404) == ("model", "model_not_found")
+    job = {"model": name, "training_file": upload(client)["id"]}
+    assert client.post("/v1/fine_tuning/jobs", json=job).status_code in (400, 404)
+
+
+def test_a_model_that_two_requests_delete_at_once_is_no_error(tmp_path: Path) -> None:
+    models = [tmp_path / f"job-{number}" / "model" for number in range(200)]
+    for model in models:
+        model.mkdir(parents=True)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(remove, [models, models])) == [None, None]
+    assert not any(list(model.parent.iterdir()) for model in models)
 
 
 def test_a_model_goes_with_its_checkpoints_unless_it_is_used(client: TestClient, job: Job, settings: Settings) -> None:

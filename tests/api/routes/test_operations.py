@@ -1,6 +1,14 @@
 """Probes: alive without anything, ready with a store and a runner."""
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onyx.api import gauges
 from onyx.jobs.home import Home
+from onyx.jobs.room import free_bytes
 from onyx.settings import Settings
 from tests.api.service import at_home, make_key, service
 from tests.jobs.world import holder
@@ -20,6 +28,26 @@ def test_ready_once_a_runner_has_reached_the_store(here: Settings) -> None:
 
         at_home(here, arrive)
         assert (client.get("/readyz").status_code, client.get("/readyz").json()["runner"]) == (200, True)
+
+
+def test_a_slow_disk_keeps_no_other_request_waiting(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    def looking(name: str, look: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def wrapped(place: Any) -> Any:
+            with pytest.raises(RuntimeError):  # in a thread, not on the event loop
+                asyncio.get_running_loop()
+            looks.append(name)
+            return look(place)
+
+        return wrapped
+
+    monkeypatch.setattr(Home, "runner_is_there", looking("lock", Home.runner_is_there))
+    monkeypatch.setattr(gauges, "free_bytes", looking("disk", free_bytes))
+    with service(here) as client:
+        assert client.get("/readyz").status_code == 503
+        assert client.get("/metrics").status_code == 200
+    assert looks == ["lock", "disk"]
 
 
 def test_probes_need_no_key_and_numbers_do(here: Settings) -> None:
