@@ -15,6 +15,7 @@ from onyx.jobs.files import write_json
 from onyx.jobs.hold import Hold, insist
 from onyx.jobs.result_file import leave_result_file
 from onyx.jobs.status import Outcome, Request
+from onyx.jobs.supervise import supervise
 from onyx.jobs.telling import Teller, tell_former
 from onyx.jobs.tracking import Tracking
 from onyx.jobs.values import ClaimedJob
@@ -58,7 +59,7 @@ class Training:
         """Start the ranks and watch them until all have ended."""
         write_json(attempt_file(self.attempt), self.attempt)
         # On its own: a store that is slow to answer must not look to the ranks like a runner that is gone.
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(supervise("the beat for ranks", self._beat))
         try:
             for rank in range(len(self.attempt.shares)):
                 child = await self.bench.launcher.start(rank_work(self.attempt, rank))
