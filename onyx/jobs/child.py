@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LIFELINE = "ONYX_LIFELINE_FD"
-"""The environment variable with the descriptor whose end of file means: your runner is gone, exit."""
-
 
 def put_on_name(name: str) -> None:
     """The name that `ps` and `pgrep` show; Linux keeps 15 characters."""

@@ -19,7 +19,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onyx.jobs.child import LIFELINE, put_on_name, work
+from onyx.jobs.child import put_on_name, work
+from onyx.training.lifeline import LIFELINE
 
 PRELOADED = (
     "onyx.training.warm",
