@@ -25,6 +25,21 @@ from onyx.settings import Settings
 logger = logging.getLogger(__name__)
 
 DAY = 86_400.0
+_GONE = "-gone"
+"""The end of the name of what is being removed."""
+
+_LEFTOVERS = (
+    "jobs/.part-*",
+    "uploads/.part-*",
+    "data/.part-*",
+    "models/.part-*",
+    "cache/**/.part-*",
+    "jobs/*/.*.part",
+    "jobs/*/.*.gone",
+    "jobs/*/.deleted-*",
+)
+"""Temporary names under ONYX_HOME, as housekeeping, helpers, ranks and the API give them."""
+
 _CONTENT = re.compile(r"[0-9a-f]{64}\.jsonl")
 SAFE_SECONDS = DAY
 """What is younger may belong to somebody who has not told the store yet: no helper works for so long."""
@@ -112,6 +127,7 @@ class Housekeeping:
             "uploads": await self._uploads(in_use),
             "data": await self._data(in_use),
             "cache": await self._cache(),
+            "leftovers": await asyncio.to_thread(_clear_leftovers, self._settings.home),
         }
         if any(gone.values()):
             logger.info("cleared away: %s", gone, extra={"action": "housekeeping"})
@@ -210,11 +226,34 @@ def _remove(gone: list[Aged]) -> int:
         with contextlib.suppress(OSError):
             if each.path.stat().st_mtime != each.changed:
                 continue
-            doomed = each.path.with_name(f".part-{each.path.name}-gone")
+            doomed = each.path.with_name(f".part-{each.path.name}{_GONE}")
             each.path.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True) if doomed.is_dir() else doomed.unlink()
+            _delete(doomed)
             count += 1
     return count
+
+
+def _clear_leftovers(home: Path) -> int:
+    """Files and directories of processes that were killed while they removed or made something.
+
+    What was being removed has lost its name, and goes at once. What was being made may still be growing.
+    """
+    count = 0
+    for path in [path for pattern in _LEFTOVERS for path in home.glob(pattern)]:
+        with contextlib.suppress(OSError):  # its maker is quicker
+            if path.name.endswith(_GONE) or time.time() - _touched(path) > SAFE_SECONDS:
+                _delete(path)
+                count += 1
+    return count
+
+
+def _touched(path: Path) -> float:
+    """When anything in it was last written: a directory's own time says nothing of files that grow."""
+    return max(entry.stat().st_mtime for entry in (path, *path.rglob("*")))
+
+
+def _delete(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager

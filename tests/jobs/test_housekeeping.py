@@ -155,9 +155,34 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
     ]
     kept += [make(tmp_path / "cache" / "footprint" / f"{name}.json") for name in "bc"]
     report = await Housekeeping(settings, world.store).round()
-    assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1}
+    assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1, "leftovers": 0}
     assert [path for path in gone if path.exists()] == []
     assert [path for path in (*kept, job) if not path.exists()] == []
+
+
+async def test_what_the_killed_left_behind_is_cleared_away(world: World, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    job = settings.job_dir((await world.running()).job.id)
+    upload = upload_path(tmp_path, make_file_id(), ".csv")
+    gone = [
+        make(job.parent / ".part-ftjob-0123456789abcdefghijklmn-gone" / "metrics.csv").parent,
+        make(upload.with_name(f".part-{upload.name}-gone")),
+        make(tmp_path / "data" / ".part-0123-gone" / "meta.json").parent,
+        make(tmp_path / "cache" / "footprint" / ".part-a.json-gone"),
+        age(age(make(tmp_path / "data" / ".part-4567-abcd" / "meta.json")).parent),
+        age(age(make(job / ".model.123.part" / "model.safetensors")).parent),
+        age(age(make(job / ".deleted-model-0123" / "model.safetensors")).parent),
+    ]
+    kept = [
+        make(tmp_path / "data" / ".part-89ab-cdef" / "meta.json"),
+        age(make(job / ".model.456.part" / "model.safetensors").parent),  # old, and its file still grows
+        age(make(tmp_path / "data" / ".0123.lock")),
+    ]
+    house = Housekeeping(settings, world.store)
+    assert (await house.round())["leftovers"] == len(gone)
+    assert [path for path in gone if path.exists()] == []
+    assert [path for path in kept if not path.exists()] == []
+    assert (await house.round())["leftovers"] == 0
 
 
 async def _say_prepared(world: World, data_dir: Path) -> None:
