@@ -99,23 +99,27 @@ def remove(path: Path) -> None:
     """Remove a file or directory. It first loses its name, so that no process reads half a directory."""
     doomed = _beside(path, "gone")
     path.rename(doomed)
-    if doomed.is_dir() and not doomed.is_symlink():
-        shutil.rmtree(doomed, ignore_errors=True)
-    else:
-        doomed.unlink(missing_ok=True)
+    _delete(doomed)
 
 
-def sweep(parent: Path, *, older_than: float | None = None) -> None:
-    """Remove what killed processes left in `parent`: all of it, or what has not changed for `older_than` seconds."""
-    for pattern in (".*.part", ".*.gone"):
-        for leftover in parent.glob(pattern):
-            with contextlib.suppress(OSError):  # another process was quicker
-                if older_than is not None and time.time() - leftover.stat().st_mtime <= older_than:
-                    continue
-                if leftover.is_dir() and not leftover.is_symlink():
-                    shutil.rmtree(leftover, ignore_errors=True)
-                else:
-                    leftover.unlink()
+def sweep(parent: Path, *, older_than: float | None = None) -> int:
+    """Remove what killed processes left in `parent`, and say how much.
+
+    What was being removed goes at once. What was being written may still grow: it stays until nothing in it has changed
+    for `older_than` seconds, if that is given.
+    """
+    count = 0
+    for leftover in [*parent.glob(".*.gone"), *parent.glob(".*.part")]:
+        with contextlib.suppress(OSError):  # another process was quicker
+            if (
+                older_than is not None
+                and leftover.suffix == ".part"
+                and time.time() - _last_change(leftover) <= older_than
+            ):
+                continue
+            _delete(leftover)
+            count += 1
+    return count
 
 
 def sync_file(file: IO[Any]) -> None:
@@ -134,6 +138,18 @@ def sync_tree(root: Path) -> None:
     for path in sorted(root.rglob("*")):
         _sync(path)
     _sync(root)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _last_change(path: Path) -> float:
+    """A directory's own time says nothing of files in it that grow."""
+    return max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
 
 
 def _sync(path: Path) -> None:

@@ -9,9 +9,6 @@ from typing import Any
 
 from onyx.training.niceness import step_back
 
-LIFELINE = "ONYX_LIFELINE_FD"
-"""The environment variable with the descriptor whose end of file means: your runner is gone, exit."""
-
 
 def put_on_name(name: str) -> None:
     """The name that `ps` and `pgrep` show; Linux keeps 15 characters."""

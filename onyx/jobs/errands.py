@@ -7,7 +7,6 @@ there is one warm template per host, not one per process that asks.
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.wake import socket_address
 from onyx.jobs.work import Child, Ended, Launcher, Work
+from onyx.memory.cpu import cpu_cores
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Errands:
     def __init__(self, run_dir: Path, launcher: Launcher) -> None:
         self._run_dir = run_dir
         self._launcher = launcher
-        self._places = asyncio.Semaphore(os.cpu_count() or 1)
+        self._places = asyncio.Semaphore(cpu_cores())
         self._trial_place = asyncio.Semaphore(1)
         self._trials: set[Child] = set()
         self._server: asyncio.Server | None = None

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from onyx.jobs.child import LIFELINE
 from onyx.jobs.inherited import inherited
 from onyx.jobs.lifeline import Lifeline
 from onyx.jobs.work import Ended, Work
+from onyx.training.lifeline import LIFELINE
 
 
 class FreshChild:

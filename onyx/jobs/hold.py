@@ -9,6 +9,7 @@ from typing import TypeVar
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.status import Request
 from onyx.jobs.store import Store
+from onyx.jobs.supervise import supervise
 from onyx.jobs.values import ConfigRequest, Lease
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Hold:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Hold":
-        self._task = asyncio.create_task(self._keep())
+        self._task = asyncio.create_task(supervise("a lease's heartbeat", self._keep))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -10,10 +10,10 @@ from onyx.jobs.embedded import start_runner, starting
 from onyx.jobs.errors import JobNotFoundError
 from onyx.jobs.ids import JobKind
 from onyx.jobs.lock import is_locked
+from onyx.jobs.marker import check_marker
 from onyx.jobs.neighbour import Neighbour, find_neighbour
 from onyx.jobs.private import close_directory, private_directory, private_file
 from onyx.jobs.room import Room
-from onyx.jobs.runner import check_marker
 from onyx.jobs.store import Store
 from onyx.jobs.values import ConfigChange, Job
 from onyx.jobs.wake import nudge
@@ -27,6 +27,9 @@ LOOK_SECONDS = (0.05, 1.0)
 
 LATE = 1 / 20
 """and by how much of the time waited so far it may hear late. Looks cost ranks on the same cores their time."""
+
+KEEP_SECONDS = 2.0
+"""Between two looks of a waiting process at whether the runner lives."""
 
 
 @dataclass
@@ -88,14 +91,17 @@ class Home:
         return job
 
     async def wait(self, job_id: str, seconds: float | None = None) -> Job:
-        """The job when it has ended, or after `seconds` as it is then."""
+        """The job when it has ended, or after `seconds` as it is then. A runner that dies meanwhile is replaced."""
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began = kept = clock()
         while not (await self.store.status(job_id)).terminal:
             waited = clock() - began
             left = math.inf if seconds is None else seconds - waited
             if left <= 0:
                 break
+            if clock() - kept >= KEEP_SECONDS:
+                await self.keep_runner()
+                kept = clock()
             shortest, longest = LOOK_SECONDS
             await asyncio.sleep(min(left, longest, max(shortest, waited * LATE)))
         job = await self.store.get(job_id)
@@ -126,6 +132,13 @@ class Home:
         if self.settings.embedded_runner and not self.leaving:
             # In a thread: a file system that others are syncing can keep a look at a lock waiting.
             await asyncio.to_thread(start_runner, self.settings)
+
+    async def keep_runner(self) -> None:
+        """The same for a process that only waits: where no runner can be started now, the next look tries again."""
+        try:
+            await self.ensure_runner()
+        except OSError:
+            logger.exception("no runner could be started", extra={"action": "runner_failed"})
 
     def runner_is_there(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""

@@ -25,6 +25,7 @@ from onyx.settings import Settings
 logger = logging.getLogger(__name__)
 
 DAY = 86_400.0
+
 _CONTENT = re.compile(r"[0-9a-f]{64}\.jsonl")
 SAFE_SECONDS = DAY
 """What is younger may belong to somebody who has not told the store yet: no helper works for so long."""
@@ -112,8 +113,8 @@ class Housekeeping:
             "uploads": await self._uploads(in_use),
             "data": await self._data(in_use),
             "cache": await self._cache(),
+            "leftovers": await asyncio.to_thread(_clear_leftovers, self._settings.home),
         }
-        await asyncio.to_thread(_sweep, self._settings.home)
         if any(gone.values()):
             logger.info("cleared away: %s", gone, extra={"action": "housekeeping"})
         return gone
@@ -216,13 +217,12 @@ def _remove(gone: list[Aged]) -> int:
     return count
 
 
-def _sweep(home: Path) -> None:
+def _clear_leftovers(home: Path) -> int:
     """What killed processes left of files and directories that they were writing or removing."""
-    for folder in (home / name for name in ("data", "models", "uploads", "cache", "jobs")):
-        fs.sweep(folder, older_than=SAFE_SECONDS)
+    folders = [home / name for name in ("data", "models", "uploads", "cache", "jobs")]
     for pattern in ("cache/*", "jobs/*", "jobs/*/checkpoints", "jobs/*/snapshots"):
-        for folder in home.glob(pattern):
-            fs.sweep(folder, older_than=SAFE_SECONDS)
+        folders += home.glob(pattern)
+    return sum(fs.sweep(folder, older_than=SAFE_SECONDS) for folder in folders)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The local launcher: forks from a warm template, and starts a fresh interpreter where that cannot be."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -32,10 +33,10 @@ _LOST = Ended(None)
 class ForkedChild:
     """A fork of the template. Its end is reported by the template; if that dies, by the process's own descriptor."""
 
-    def __init__(self, pid: int, lifeline: Lifeline) -> None:
+    def __init__(self, pid: int, pidfd: int, lifeline: Lifeline) -> None:
         self.pid = pid
+        self._pidfd = pidfd
         self._lifeline = lifeline
-        self._pidfd = os.pidfd_open(pid)
         self.end: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> Ended:
@@ -95,9 +96,9 @@ class TemplateLauncher:
 
     async def start(self, work: Work) -> Child:
         try:
-            await self.warm()
+            await self._warm_or_refuse()
             return await self._fork(work)
-        except (OSError, RefusedFork) as refusal:
+        except RefusedFork as refusal:  # and nothing else: after a fork the work has begun
             logger.warning("no fork from the template (%s): starting a fresh interpreter", refusal)
             return await self._fresh.start(work)
 
@@ -105,12 +106,19 @@ class TemplateLauncher:
         """End the template. Children go on until their lifelines end."""
         if self._listener is not None:
             self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)  # it still watches the channel
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             await self._process.wait()
+
+    async def _warm_or_refuse(self) -> None:
+        try:
+            await self.warm()
+        except OSError as error:
+            raise RefusedFork(str(error)) from error
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -144,10 +152,9 @@ class TemplateLauncher:
         try:
             async with self._asking:  # answers come in the order of requests
                 with open_log(work.log) as log:
-                    assert self._channel is not None  # noqa: S101 - warm() has run
-                    socket.send_fds(self._channel, [request], [lifeline.reader, log.fileno()])
+                    self._send(request, lifeline.reader, log.fileno())
                 answer = await self._answers.get()
-            child = ForkedChild(_started(answer), lifeline)
+            child = ForkedChild(*_started(answer), lifeline)
         except BaseException:
             lifeline.close()
             raise
@@ -156,24 +163,30 @@ class TemplateLauncher:
         self._settle()
         return child
 
+    def _send(self, request: bytes, *descriptors: int) -> None:
+        if self._channel is None:
+            raise RefusedFork("the template died")
+        try:
+            socket.send_fds(self._channel, [request], descriptors)
+        except OSError as error:
+            raise RefusedFork(str(error)) from error
+
     async def _listen(self, channel: socket.socket, ready: asyncio.Future[None]) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                packet = await loop.sock_recv(channel, 65536)
-            except OSError:
-                packet = b""
-            if not packet:
-                break
-            message = json.loads(packet)
-            if "ready" in message:
-                ready.set_result(None)
-            elif "ended" in message:
-                self._ended[message["ended"]] = message["code"]
-                self._settle()
-            else:
-                self._answers.put_nowait(message)
+        try:
+            while (heard := await _receive(channel)) is not None:
+                self._take(*heard, ready)
+        except Exception:  # without it no end of a child would be heard of: start over with a new template
+            logger.exception("the template said what cannot be understood", extra={"action": "template_broken"})
         self._template_gone(channel, ready)
+
+    def _take(self, message: dict[str, Any], descriptors: list[int], ready: asyncio.Future[None]) -> None:
+        if "ready" in message:
+            ready.set_result(None)
+        elif "ended" in message:
+            self._ended[message["ended"]] = message["code"]
+            self._settle()
+        else:
+            self._answers.put_nowait(message | {"descriptors": descriptors})
 
     def _settle(self) -> None:
         """Tell children of their ends. An end can be heard of before the child is known here."""
@@ -196,10 +209,38 @@ class TemplateLauncher:
         self._children.clear()
 
 
-def _started(answer: dict[str, Any]) -> int:
+async def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and the descriptors that came with it; None when the template is gone."""
+    while True:
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(channel, 65536, maxfds=1)
+        except BlockingIOError:
+            await _readable(channel)
+            continue
+        except OSError:
+            return None
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return (json.loads(packet), descriptors) if packet else None
+
+
+async def _readable(channel: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(channel, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(channel)
+
+
+def _started(answer: dict[str, Any]) -> tuple[int, int]:
+    """The child's pid and its descriptor."""
     if "started" not in answer:
         raise RefusedFork(answer["refused"])
-    return int(answer["started"])
+    if not answer["descriptors"]:
+        raise OSError(errno.EMFILE, "this process has no descriptor left for a child")
+    return int(answer["started"]), int(answer["descriptors"][0])
 
 
 class RefusedFork(RuntimeError):  # noqa: N818 - it says what happened, and is handled here

@@ -3,12 +3,16 @@
 import contextlib
 import fcntl
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onyx.jobs.holder import this_process
 from onyx.jobs.private import close_directory, private_directory
+
+_WHOLE_FILE = struct.Struct("hhqqi0q")
+"""C's `struct flock`: type, whence, start, length (0: to the end), pid (0: the lock is an open file's own)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ def only_one(run_dir: Path, *, embedded: bool) -> Iterator[bool]:
     close_directory(run_dir)
     with lock_path(run_dir).open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _WHOLE_FILE.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
         except OSError:
             yield False
             return
@@ -47,15 +51,19 @@ def only_one(run_dir: Path, *, embedded: bool) -> Iterator[bool]:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a runner that was started for this home lives on this host."""
+    """Whether a runner that was started for this home lives on this host.
+
+    The kernel is asked who is in the way of a lock. Taking the lock to find out would keep out a runner that starts.
+    """
     try:
-        with lock_path(run_dir).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with lock_path(run_dir).open("rb") as lock:
+            found = fcntl.fcntl(lock, fcntl.F_OFD_GETLK, _WHOLE_FILE.pack(fcntl.F_WRLCK, 0, 0, 0, 0))
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return False
+    kind, *_ = _WHOLE_FILE.unpack(found)
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def locked_by(run_dir: Path) -> LockedBy | None:

@@ -9,6 +9,7 @@ from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.hold import Hold, insist
 from onyx.jobs.offer import Offered, choose, needs_of
+from onyx.jobs.published import serves
 from onyx.jobs.status import Outcome, Request
 from onyx.jobs.values import ClaimedJob
 from onyx.jobs.work import Child, Ended, Work
@@ -75,7 +76,9 @@ async def _former_jobs(bench: Bench, claimed: ClaimedJob) -> tuple[str, ...]:
     """The job whose model is the base of this one, if that is what its model names and both are the same owner's."""
     job_id = claimed.spec.model.partition(":")[0]
     former = await insist(lambda: bench.store.get(job_id, claimed.job.owner))
-    return (former.id,) if former is not None and former.status.terminal else ()
+    if former is None or not former.status.terminal or not serves(former, claimed.spec.model):
+        return ()
+    return (former.id,)
 
 
 async def _watch(child: Child, hold: Hold, bench: Bench) -> Ended:

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from onyx.jobs.child import LIFELINE
+from onyx.training.lifeline import LIFELINE
 
 
 def main(order: str, value: str = "") -> int:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from onyx import logs
 from onyx.jobs import companions
@@ -25,19 +25,22 @@ from onyx.jobs.holder import this_process
 from onyx.jobs.housekeeping import Housekeeping
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.lock import only_one
+from onyx.jobs.marker import check_marker
 from onyx.jobs.offer import offer
 from onyx.jobs.preparing import prepare
-from onyx.jobs.private import UMASK, private_directory
+from onyx.jobs.private import UMASK
 from onyx.jobs.room import is_low
 from onyx.jobs.runner_log import runner_log
 from onyx.jobs.spare import CPU
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store import Store
+from onyx.jobs.supervise import supervise
 from onyx.jobs.tracking import dismiss
 from onyx.jobs.training import train
 from onyx.jobs.values import Lease
 from onyx.jobs.vitals import Vitals
 from onyx.jobs.wake import Alarm
+from onyx.memory.cpu import cpu_cores
 from onyx.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -65,17 +68,12 @@ class Runner:
 
     async def run(self) -> None:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
-        bench = self._bench
-        others = [
-            asyncio.create_task(self._stay_alive()),
-            asyncio.create_task(Housekeeping(bench.settings, bench.store).run()),
-            asyncio.create_task(Vitals(bench).run()),
-            asyncio.create_task(Courier(bench.store, bench.settings).run()),
-        ]
+        others = [asyncio.create_task(supervise(name, work)) for name, work in self._background().items()]
         try:
             while not self._bench.stopping:
                 await self._work_or_wait()
         finally:
+            self.stop()  # also after a defect: ranks save now, and the runner that replaces this one goes on
             for task in others:
                 task.cancel()
             if self._tasks:
@@ -83,6 +81,16 @@ class Runner:
             await dismiss(self._bench)
             with contextlib.suppress(StoreUnavailableError):
                 await self._bench.store.retire_runner(self._bench.runner_id)
+
+    def _background(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What goes on beside claiming. None of it ends while the runner lives: a defect in one starts it again."""
+        bench = self._bench
+        return {
+            "the runner's sign of life": self._stay_alive,
+            "housekeeping": lambda: Housekeeping(bench.settings, bench.store).run(),
+            "the watch over GPUs": lambda: Vitals(bench).run(),
+            "the delivery of webhooks": lambda: Courier(bench.store, bench.settings).run(),
+        }
 
     def stop(self) -> None:
         """On SIGTERM."""
@@ -93,12 +101,11 @@ class Runner:
 
     async def _work_or_wait(self) -> None:
         try:
-            while await self._claim():
-                pass
+            await self._claim_all()
         except StoreUnavailableError:
             logger.warning("the store is away: no new jobs until it is back")
-        except UnknownRunnerError:
-            self._bench.runner_id = await self._bench.store.register_runner(this_process())
+        except Exception:  # the next look may go better, and jobs that run must not suffer
+            logger.exception("a look for work broke off", extra={"action": "claim_failed"})
         nudged = await self._alarm.wait(POLL_SECONDS)
         busy = self._tasks or self._bench.trackers
         if self._embedded and not busy and not companions.living(self._bench.settings.run_dir):
@@ -106,6 +113,14 @@ class Runner:
             self._bench.stopping = True
         for hold in self._bench.holds if nudged else ():
             hold.beat_now()
+
+    async def _claim_all(self) -> None:
+        """Until nothing waits. A runner that the store does not know registers, and claims at its next look."""
+        try:
+            while await self._claim():
+                pass
+        except UnknownRunnerError:
+            self._bench.runner_id = await self._bench.store.register_runner(this_process())
 
     async def _claim(self) -> bool:
         """Take one job to prepare and one to train, if there are any."""
@@ -115,7 +130,7 @@ class Runner:
         limit = bench.settings.running_jobs_per_owner
         took = False
         waiting = await bench.store.waiting()
-        if JobStatus.VALIDATING in waiting and self._preparing < (os.cpu_count() or 1):
+        if JobStatus.VALIDATING in waiting and self._preparing < cpu_cores():
             claimed = await bench.store.claim_validating(bench.runner_id)
             if claimed is not None:
                 self._preparing += 1
@@ -168,8 +183,10 @@ class Runner:
                         self._alarm.ring()
                 if record.may_expire and (await store.expire(self._bench.runner_id) or await self._replan()):
                     self._alarm.ring()
-            except (StoreUnavailableError, UnknownRunnerError):
+            except StoreUnavailableError:
                 logger.warning("the store is away")
+            except UnknownRunnerError:
+                logger.warning("the store does not know this runner: it registers with its next claim")
             await asyncio.sleep(min(store.lease_seconds / 6, 2.0))
 
     async def _replan(self) -> bool:
@@ -210,19 +227,6 @@ async def serve(settings: Settings, *, embedded: bool = False) -> None:
     finally:
         await launcher.close()
         await store.close()
-
-
-async def check_marker(store: Store, settings: Settings) -> None:
-    """Refuse to work in a home that is not this store's: its jobs' files are elsewhere."""
-    expected = await store.marker()
-    marker = settings.home / "marker"
-    if not marker.exists() and not (await store.list_jobs(limit=1)).jobs:
-        private_directory(settings.home)
-        marker.write_text(expected)  # the first process on a new store: this home is the one
-    if not marker.exists() or marker.read_text().strip() != expected:
-        raise WrongHomeError(
-            f"{settings.home} is not the ONYX_HOME of this store: mount the shared one, or name it in ONYX_HOME"
-        )
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from onyx.jobs.asking import job_spec
 from onyx.jobs.batch_size import optimal_batch_size
 from onyx.jobs.dataset import PreparedTexts, data_fields
 from onyx.jobs.errors import StoreError
+from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
 from onyx.jobs.status import JobStatus
@@ -163,7 +164,7 @@ class OptimizedFineTuningService:
         job = await home.submit(spec, self._owner(user_id), kind)
         self._current = job.id
         try:
-            job = await home.wait(job.id)
+            job = await insist(lambda: home.wait(job.id))  # a store that is away costs no result
         finally:
             self._current = None
         metrics = await home.store.list_metrics(job.id)

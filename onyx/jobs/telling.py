@@ -33,6 +33,11 @@ class Teller:
         self._tokens = claimed.job.progress.trained_tokens if claimed.job.progress else 0
         self._tail = Tail(attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS)
         self._waiting: list[Event] = []
+        """Lines that are not in the store yet."""
+        self._metrics: list[Event] = []
+        """Lines that are, and that its record of the job's progress does not count yet."""
+        self._saved: int | None = None
+        """The newest checkpoint that the store has not heard of."""
         self._total = total_samples(claimed)
         self._planned = planned_bytes(claimed)
         self._last = claimed.job.progress or Progress(update=0)
@@ -48,36 +53,49 @@ class Teller:
         if fresh:
             self.heard_at = time.monotonic()
             self._waiting += fresh
-        if not self._waiting or self._hold.lost or time.monotonic() < self._try_again_at:
+        if not self._untold or self._hold.lost or time.monotonic() < self._try_again_at:
             return
         try:
-            await self._write(list(self._waiting))
+            await self._mirror()
+            await self._report()
         except StoreUnavailableError:
             self._try_again_at = time.monotonic() + AWAY_SECONDS
             logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
         except LostAttempt:
             self._hold.lose()
-        else:
-            self._waiting.clear()
+
+    @property
+    def _untold(self) -> bool:
+        return bool(self._waiting or self._metrics or self._saved is not None)
 
     async def tell_all(self) -> None:
         """The rest, however long the store takes to come back."""
         await self.tell()
-        while self._waiting and not self._hold.lost:
+        while self._untold and not self._hold.lost:
             await asyncio.sleep(0.5)
             await self.tell()
 
-    async def _write(self, events: list[Event]) -> None:
+    async def _mirror(self) -> None:
+        """Store the lines. Once the store has them they are counted, and never again when what follows is retried."""
+        events = self._waiting
+        if not events:
+            return
         await self._store.mirror_events(self._lease, events)
+        self._waiting = []
         self._tokens = self._tally.heard(events, self._tokens)
-        metrics = [event for event in events if event.kind == "metrics"]
-        if metrics:
-            progress = self._progress(metrics)
-            await self._store.progress(self._lease, progress)
-            self._last = progress
+        self._metrics += [event for event in events if event.kind == "metrics"]
         saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
-        if saved:
-            await self._store.checkpoint(self._lease, max(saved))
+        self._saved = max(saved, default=self._saved)
+
+    async def _report(self) -> None:
+        """What follows from the lines: how far the job is, and from where it could resume."""
+        if self._metrics:
+            progress = self._progress(self._metrics)
+            await self._store.progress(self._lease, progress)
+            self._last, self._metrics = progress, []
+        if self._saved is not None:
+            await self._store.checkpoint(self._lease, self._saved)
+            self._saved = None
 
     def _progress(self, metrics: Sequence[Event]) -> Progress:
         data = metrics[-1].data

@@ -19,8 +19,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onyx.jobs.child import LIFELINE, put_on_name, work
+from onyx.jobs.child import put_on_name, work
 from onyx.training import niceness
+from onyx.training.lifeline import LIFELINE
 
 PRELOADED = (
     "onyx.training.warm",
@@ -79,7 +80,8 @@ class Template:
             become(request, lifeline, log)
         descriptor = os.pidfd_open(pid)
         self._selector.register(descriptor, selectors.EVENT_READ, data=pid)
-        self._say({"started": pid})
+        # With the descriptor: by the time the runner hears of it, the pid may be that of nothing or of something else.
+        self._say({"started": pid}, descriptor)
 
     def _report(self, descriptor: int, pid: int) -> None:
         self._selector.unregister(descriptor)
@@ -87,9 +89,9 @@ class Template:
         _, status = os.waitpid(pid, 0)
         self._say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: dict[str, Any], *descriptors: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # the runner is gone: the next read says so
-            self._channel.send(json.dumps(message).encode())
+            socket.send_fds(self._channel, [json.dumps(message).encode()], descriptors)
 
 
 def become(request: dict[str, Any], lifeline: int, log: int) -> NoReturn:

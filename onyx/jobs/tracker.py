@@ -4,12 +4,10 @@ Its step is the update, so that an update which a resumed attempt does again is 
 """
 
 import importlib
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.child import LIFELINE
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.mirror import Tail
 from onyx.training import event_kinds, lifeline
@@ -67,8 +65,7 @@ class Tracker:
 def main(attempt_path: str, mode: str) -> int:
     """Until the attempt is over and W&B has all of it."""
     attempt = Attempt.model_validate_json(Path(attempt_path).read_bytes())
-    if LIFELINE in os.environ:
-        lifeline.watch(int(os.environ[LIFELINE]), attempt.lease_seconds)
+    lifeline.watch_inherited(attempt.lease_seconds)
     run = open_run(attempt, mode)
     tracker = Tracker(attempt, run, run.step if mode == "online" else _after_former(attempt))
     over = False

@@ -14,8 +14,10 @@ from onyx.jobs.composing import attempt_file, compose, rank_work
 from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import write_json
 from onyx.jobs.hold import Hold, insist
+from onyx.jobs.published import withdraw
 from onyx.jobs.result_file import leave_result_file
-from onyx.jobs.status import Outcome, Request
+from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.supervise import supervise
 from onyx.jobs.telling import Teller, tell_former
 from onyx.jobs.tracking import Tracking
 from onyx.jobs.values import ClaimedJob
@@ -59,7 +61,7 @@ class Training:
         """Start the ranks and watch them until all have ended."""
         write_json(attempt_file(self.attempt), self.attempt)
         # On its own: a store that is slow to answer must not look to the ranks like a runner that is gone.
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(supervise("the beat for ranks", self._beat))
         try:
             for rank in range(len(self.attempt.shares)):
                 child = await self.bench.launcher.start(rank_work(self.attempt, rank))
@@ -184,13 +186,15 @@ async def _record(claimed: ClaimedJob, bench: Bench, hold: Hold, verdict: Verdic
     if verdict.result is not None:
         result = verdict.result
         await leave_result_file(store, bench.settings, claimed.job, result)
-        await insist(lambda: store.succeeded(lease, result))
+        job = await insist(lambda: store.succeeded(lease, result))
     elif verdict.failure is not None:
         failure = verdict.failure
-        await insist(lambda: store.failed(lease, failure))
+        job = await insist(lambda: store.failed(lease, failure))
     elif hold.request is Request.CANCEL:
-        await insist(lambda: store.cancelled(lease))
+        job = await insist(lambda: store.cancelled(lease))
     elif hold.request is Request.PAUSE:
-        await insist(lambda: store.paused(lease))
+        job = await insist(lambda: store.paused(lease))
     else:
-        await insist(lambda: store.release(lease, verdict.outcome))
+        job = await insist(lambda: store.release(lease, verdict.outcome))
+    if job.status.terminal and job.status is not JobStatus.SUCCEEDED:
+        await withdraw(bench.settings, job.id)

@@ -26,7 +26,6 @@ from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.trial import NO_MEMORY, SOCKET, STOP, Choice, Question, Said
 from onyx.training.weight import loaded_bytes
 
-LIFELINE = "ONYX_LIFELINE_FD"
 SILENCE_SECONDS = 86_400.0
 """Whoever asks may have nothing to say for long; the socket's end says when it is gone."""
 
@@ -153,8 +152,7 @@ def _step_back() -> None:
     """Whoever runs out of memory on this host, this process goes first."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    if descriptor := os.environ.get(LIFELINE):
-        lifeline.watch(int(descriptor), SILENCE_SECONDS)
+    lifeline.watch_inherited(SILENCE_SECONDS)
 
 
 def _connect(folder: Path) -> socket.socket:

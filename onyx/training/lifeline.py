@@ -9,6 +9,15 @@ import select
 import sys
 import threading
 
+LIFELINE = "ONYX_LIFELINE_FD"
+"""The environment variable in which a launcher names the descriptor of a child's lifeline."""
+
+
+def watch_inherited(silence: float) -> None:
+    """Watch the lifeline that the launcher has handed down. A process that was started by hand has none."""
+    if descriptor := os.environ.get(LIFELINE):
+        watch(int(descriptor), silence)
+
 
 def watch(descriptor: int, silence: float) -> threading.Thread:
     """Exit at the end of the file, or when nothing came for `silence` seconds. Training never waits for it."""

@@ -14,7 +14,7 @@ from onyx.training.data.pairs import open_data
 from onyx.training.data.prepare import check_rows, prepare_data
 from onyx.training.data.store import Meta, PreparedSamples
 from onyx.training.errors import DataError, ModelError, UserError
-from onyx.training.lifeline import watch
+from onyx.training.lifeline import watch_inherited
 from onyx.training.models.exactness import find_inexact, refuse_inexact
 from onyx.training.models.load import build_empty, load_config
 from onyx.training.models.resolve import allows_code, resolve
@@ -22,7 +22,6 @@ from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest
 from onyx.training.spec import JobSpec
 
-LIFELINE = "ONYX_LIFELINE_FD"
 SILENCE_SECONDS = 30.0
 
 
@@ -123,8 +122,7 @@ def _settle(request: PrepareRequest) -> None:
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if descriptor := os.environ.get(LIFELINE):
-        watch(int(descriptor), SILENCE_SECONDS)
+    watch_inherited(SILENCE_SECONDS)
 
 
 if __name__ == "__main__":

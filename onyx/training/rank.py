@@ -4,7 +4,6 @@ Knows nothing of the database: what it does is in its attempt's directory, how i
 """
 
 import logging
-import os
 import sys
 import traceback
 from contextlib import closing, suppress
@@ -48,8 +47,6 @@ from onyx.training.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-LIFELINE = "ONYX_LIFELINE_FD"
-"""The environment variable with the lifeline's descriptor, where it is no argument."""
 
 LOST = 1
 """The exit status of an attempt that may be tried again."""
@@ -61,9 +58,10 @@ def main(attempt_path: str | Path, rank: int | str, descriptor: int | str | None
     stop = Stop().listen()
     attempt = Attempt.model_validate_json(Path(attempt_path).read_bytes())
     _introduce(rank)
-    descriptor = os.environ.get(LIFELINE) if descriptor is None else descriptor
     if descriptor is not None:
         lifeline.watch(int(descriptor), attempt.lease_seconds)
+    else:
+        lifeline.watch_inherited(attempt.lease_seconds)
     try:
         ending = _train(attempt, rank, stop)
     except StoppedWhileWaitingError:

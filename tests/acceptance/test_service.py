@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from onyx.jobs.lock import locked_by
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
-from tests.acceptance.place import share_cache
+from tests.acceptance.place import share_cache, wait_for
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 
@@ -99,6 +102,31 @@ def test_what_cannot_work_is_said_and_not_retried(home: Path) -> None:
             await service.get_accumulation_stats("nobody")
 
     with_service(home, story)
+
+
+def test_a_runner_that_is_killed_is_replaced_while_a_process_waits(home: Path) -> None:
+    before = attempts(home)
+
+    def kill_runner() -> None:
+        wait_for(lambda: attempts(home) > before, "the job trains")
+        runner = locked_by(home / "run")
+        assert runner is not None
+        os.kill(runner.pid, signal.SIGKILL)
+
+    async def story(service: OptimizedFineTuningService) -> dict[str, Any]:
+        training = asyncio.create_task(
+            service.finetune_model_with_accumulation("onyx/tiny", TEXTS, {"epochs": 40, "save_every_updates": 5}, 1)
+        )
+        await asyncio.to_thread(kill_runner)
+        return await training
+
+    result = with_service(home, story)
+    assert result["success"] is True, result
+
+
+def attempts(home: Path) -> set[Path]:
+    """What attempts have said so far."""
+    return set((home / "jobs").glob("*/attempts/*/events.jsonl"))
 
 
 def test_a_batch_size_without_loading_anything(home: Path) -> None:

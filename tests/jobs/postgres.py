@@ -74,8 +74,8 @@ class PostgresServer:
     def drop(self, database: str) -> None:
         self.sql(f'DROP DATABASE "{database}" WITH (FORCE)')
 
-    def sql(self, statement: str) -> None:
-        self._run("psql", "-q", "-h", "127.0.0.1", "-p", self.port, "-U", "onyx", "-d", "postgres", "-c", statement)
+    def sql(self, statement: str, database: str = "postgres") -> None:
+        self._run("psql", "-q", "-h", "127.0.0.1", "-p", self.port, "-U", "onyx", "-d", database, "-c", statement)
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self._binaries / program), *map(str, arguments)]

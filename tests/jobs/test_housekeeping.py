@@ -152,17 +152,38 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
         age(make(upload_path(tmp_path, make_file_id(), ".csv"))),
         age(make(tmp_path / "uploads" / f"{'a' * 64}.jsonl")),
         age(make(tmp_path / "cache" / "footprint" / "a.json")),
-        # What killed processes were writing or removing.
-        age(make(tmp_path / "uploads" / ".x.jsonl.1.part")),
-        age(make(tmp_path / "jobs" / ".ftjob-x.1.gone" / "metrics.csv").parent),
-        age(make(settings.job_dir(claimed.job.id) / ".model.1.part" / "config.json").parent),
     ]
-    kept.append(make(tmp_path / "uploads" / ".y.jsonl.2.part"))
     kept += [make(tmp_path / "cache" / "footprint" / f"{name}.json") for name in "bc"]
     report = await Housekeeping(settings, world.store).round()
-    assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1}
+    assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1, "leftovers": 0}
     assert [path for path in gone if path.exists()] == []
     assert [path for path in (*kept, job) if not path.exists()] == []
+
+
+async def test_what_the_killed_left_behind_is_cleared_away(world: World, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    job = settings.job_dir((await world.running()).job.id)
+    upload = upload_path(tmp_path, make_file_id(), ".csv")
+    gone = [
+        make(job.parent / ".ftjob-0123456789abcdefghijklmn.1.gone" / "metrics.csv").parent,
+        make(upload.with_name(f".{upload.name}.1.gone")),
+        make(tmp_path / "data" / ".0123.1.gone" / "meta.json").parent,
+        make(tmp_path / "cache" / "footprint" / ".a.json.1.gone"),
+        age(make(upload.with_name(".x.jsonl.1.part"))),
+        age(age(make(tmp_path / "data" / ".4567.1.part" / "meta.json")).parent),
+        age(age(make(job / ".model.123.part" / "model.safetensors")).parent),
+    ]
+    kept = [
+        make(upload.with_name(".y.jsonl.2.part")),
+        make(tmp_path / "data" / ".89ab.1.part" / "meta.json"),
+        age(make(job / ".model.456.part" / "model.safetensors").parent),  # old, and its file still grows
+        age(make(tmp_path / "data" / ".0123.lock")),
+    ]
+    house = Housekeeping(settings, world.store)
+    assert (await house.round())["leftovers"] == len(gone)
+    assert [path for path in gone if path.exists()] == []
+    assert [path for path in kept if not path.exists()] == []
+    assert (await house.round())["leftovers"] == 0
 
 
 async def _say_prepared(world: World, data_dir: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from onyx.jobs.child import resolve
@@ -98,10 +99,28 @@ def test_a_fork_of_the_template(tmp_path: Path) -> None:
             await life(launcher, tmp_path)
             await many_at_once(launcher, tmp_path)
             assert isinstance(launcher, TemplateLauncher)
+            await it_ends_before_the_launcher_hears_of_it(launcher, tmp_path)
             await the_template_dies(launcher, tmp_path)
         assert "hello True" in (tmp_path / "logs" / "child.log").read_text()  # torch was there already
 
     asyncio.run(run())
+
+
+async def it_ends_before_the_launcher_hears_of_it(launcher: TemplateLauncher, folder: Path) -> None:
+    """It ran once, and is not started again."""
+    starting = asyncio.create_task(launcher.start(rehearsal(folder, "say", "ONYX_WORD", ONYX_WORD="once")))
+    await asyncio.sleep(0)  # the template has the request; from here on this loop stands still
+    _reaped(psutil.Process(launcher.template_pid), folder / "logs" / "child.log")
+    await comes_to(await starting, Ended(0))
+    assert (folder / "logs" / "child.log").read_text().count("once") == 1
+
+
+def _reaped(template: psutil.Process, log: Path) -> None:
+    """Wait until a child has spoken and the template has none any more."""
+    deadline = time.monotonic() + 60
+    while "once" not in log.read_text() or template.children():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def the_template_dies(launcher: TemplateLauncher, folder: Path) -> None:

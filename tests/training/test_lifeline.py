@@ -3,6 +3,8 @@ import subprocess
 import sys
 import time
 
+from onyx.training.lifeline import LIFELINE
+
 CHILD = (
     "import sys, time; from onyx.training.lifeline import watch; "
     "watch(int(sys.argv[1]), float(sys.argv[2])); print('up', flush=True); time.sleep(30)"
@@ -45,3 +47,19 @@ def test_silence_ends_the_child_and_beats_keep_it() -> None:
     process.communicate(timeout=10)
     assert process.returncode == 1
     os.close(writer)
+
+
+def test_what_a_launcher_hands_down_is_watched() -> None:
+    reader, writer = os.pipe()
+    code = "import time; from onyx.training.lifeline import watch_inherited; watch_inherited(60); time.sleep(30)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=(reader,),
+        env=os.environ | {LIFELINE: str(reader)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(reader)
+    os.close(writer)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, "the runner is gone: leaving\n")

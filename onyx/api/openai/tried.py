@@ -8,6 +8,7 @@ from onyx.api.openai.bases import may_be_base
 from onyx.api.openai.errors import no_model
 from onyx.api.openai.fine_tuned import find_model, is_fine_tuned
 from onyx.jobs.ids import is_id
+from onyx.jobs.published import serves
 from onyx.jobs.trying import Tried
 from onyx.settings import Settings
 from onyx.training.models import smollm2
@@ -24,7 +25,7 @@ async def tried_model(name: str, desk: Desk, caller: Caller) -> Tried:
             return Tried(found.spec_model, jobs=(found.job.id,))
     elif is_id(job_id := name.partition(":")[0]):
         job = await desk.store.get(job_id, caller.sees)
-        if job is not None:
+        if job is not None and serves(job, name):
             return Tried(name, jobs=(job.id,))
     elif may_be_base(name, desk.settings) and _is_here(name, desk.settings):
         return Tried(name)

@@ -15,6 +15,7 @@ from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogPage
 from onyx.api.tar import tar_stream
+from onyx.jobs.published import MODEL, serves
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
@@ -35,8 +36,8 @@ async def get_model(
     file: Annotated[str | None, Query(max_length=255, description="One file of it, by its name")] = None,
 ) -> Response:
     """The published model: the directory as a tar stream, or one file of it."""
-    folder = desk.settings.job_dir(job.id) / "model"
-    if not folder.is_dir():
+    folder = desk.settings.job_dir(job.id) / MODEL
+    if not serves(job, job.id) or not folder.is_dir():
         raise cannot(f"{job.id} is {job.status}: a model is published when a training has succeeded")
     instead = await asyncio.to_thread(rewritten, folder, job.spec.model)
     if file is None:

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from onyx.settings import Settings
 from tests.api.lives import end
 from tests.api.service import AT, make_job, service
+from tests.jobs.world import FAILURE
 
 
 def published(client: TestClient, at: Settings) -> str:
@@ -44,6 +45,23 @@ def test_what_is_not_published_is_a_400_that_says_when(client: TestClient) -> No
     refused = client.get(f"{AT}/training/{job}/model")
     assert refused.status_code == 400
     assert "validating" in refused.json()["detail"]
+
+
+def test_a_job_without_success_serves_no_model(here: Settings) -> None:
+    """It was cancelled, or failed, between publishing and the word of its runner."""
+    with service(here) as client:
+        job = make_job(client)
+        end(here, FAILURE)
+        folder = here.job_dir(job) / "model"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        refused = client.get(f"{AT}/training/{job}/model")
+        assert refused.status_code == 400
+        assert "failed" in refused.json()["detail"]
+        answer = client.post(
+            "/v1/chat/completions", json={"model": job, "messages": [{"role": "user", "content": "hi"}]}
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
 def test_logs_by_page(client: TestClient, here: Settings) -> None:

@@ -1,0 +1,100 @@
+"""An attempt's events are counted once each, also when the store goes away between two of the writes about them."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onyx.jobs import telling
+from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.hold import Hold
+from onyx.jobs.store import Store
+from onyx.jobs.telling import EVENTS, Teller
+from onyx.jobs.values import Lease, Progress
+from onyx.training.attempt import attempt_dir
+from onyx.training.events import Events
+from tests.jobs.prepared import bench_of, running
+from tests.jobs.world import World
+
+
+class Away(Store):
+    """A store that goes away once in each of these calls: before the database has done it, or after."""
+
+    def __init__(self, store: Store, before: set[str], after: set[str]) -> None:
+        super().__init__(store.engine)
+        self._before, self._after = before, after
+
+    @staticmethod
+    def _leave(call: str, calls: set[str]) -> None:
+        if call in calls:
+            calls.remove(call)
+            raise StoreUnavailableError("away")
+
+    async def mirror_events(self, lease: Lease, lines: Any) -> int:
+        self._leave("mirror_events", self._before)
+        new = await super().mirror_events(lease, lines)
+        self._leave("mirror_events", self._after)
+        return new
+
+    async def progress(self, lease: Lease, progress: Progress) -> None:
+        self._leave("progress", self._before)
+        await super().progress(lease, progress)
+        self._leave("progress", self._after)
+
+    async def checkpoint(self, lease: Lease, update: int) -> None:
+        self._leave("checkpoint", self._before)
+        await super().checkpoint(lease, update)
+        self._leave("checkpoint", self._after)
+
+
+CALLS = ("mirror_events", "progress", "checkpoint")
+
+
+def numbers(update: int) -> dict[str, Any]:
+    return {
+        "update": update,
+        "epoch": 1,
+        "samples": 2 * update,
+        "trained_tokens": 100 * update,
+        "loss": 1.0,
+        "learning_rate": 0.1,
+        "tokens_per_second": 50.0,
+        "micro_batch": 2,
+        "peak_bytes": 1000,
+        "gradient_norm": float(update),
+    }
+
+
+@pytest.mark.parametrize(("when", "call"), list(itertools.product(("before", "after"), (*CALLS, "each"))))
+async def test_each_line_counts_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
+) -> None:
+    monkeypatch.setattr(telling, "AWAY_SECONDS", 0.0)
+    calls = set(CALLS if call == "each" else (call,))
+    store = Away(world.store, *((calls, set()) if when == "before" else (set(), calls)))
+    bench = await bench_of(world, tmp_path, store=store)
+    claimed = await running(world, bench)
+    teller = Teller(claimed, bench, Hold(store, claimed.lease))
+    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    folder.mkdir(parents=True)
+    events = Events(folder / EVENTS)
+    for update in (1, 2, 3):
+        events.metrics(f"update {update}", numbers(update), last=True)
+    events.say("checkpoint", "saved", {"update": 3})
+    events.close()
+
+    await teller.tell()
+    events = Events(folder / EVENTS)
+    events.metrics("update 4", numbers(4), last=True)
+    events.close()
+    await teller.tell_all()
+
+    job = await world.store.get(claimed.job.id)
+    assert job is not None
+    assert job.progress is not None
+    assert (job.progress.update, job.progress.norms, job.progress.mean_gradient_norm) == (4, 4, 2.5)
+    assert job.checkpoint_update == 3
+    assert (bench.tally.events, bench.tally.trained_tokens) == (5, 400)
+    kinds = [event.kind for event in await world.store.list_events(job.id) if event.kind in ("metrics", "checkpoint")]
+    assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]
