@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
@@ -47,6 +45,8 @@ class Checkpoint:
 
 def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     """Save beside the name, then move there: a reader never meets half a checkpoint."""
+    from safetensors.torch import save_file
+
     target = Path(path)
     part, old = _beside(target, "part"), _beside(target, "old")
     shutil.rmtree(part, ignore_errors=True)
@@ -77,6 +77,9 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Load what `write_checkpoint` saved; anything else is a ValueError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     target = Path(path)
     if not target.exists() and _beside(target, "old").exists():
         target = _beside(target, "old")  # a crash came between the two moves
