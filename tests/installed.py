@@ -17,10 +17,6 @@ class Installed:
     environment: Path
     work: Path
 
-    @property
-    def python(self) -> Path:
-        return self.environment / "bin" / "python"
-
     def run(self, *command: str | Path, **variables: str) -> "subprocess.CompletedProcess[str]":
         """One of the environment's commands. The first word is a name in its bin/."""
         words = [str(self.environment / "bin" / command[0]), *map(str, command[1:])]
@@ -43,21 +39,20 @@ def build_wheel(to: Path) -> Path:
 
 def install_alone(wheel: Path, environment: Path) -> None:
     """With all its dependencies, at the pinned versions, in an environment that has nothing else."""
-    python = _make(environment)
-    _run(python, "-m", "pip", "install", "--no-input", "-c", ROOT / "constraints.txt", wheel)
+    _install(environment, "-c", ROOT / "constraints.txt", wheel)
 
 
 def install_beside(wheel: Path, environment: Path) -> None:
     """Without dependencies; it sees those of the tests, but not the checkout that is installed there."""
-    python = _make(environment)
-    _run(python, "-m", "pip", "install", "--no-input", "--no-deps", "--no-index", wheel)
+    _install(environment, "--no-deps", "--no-index", wheel)
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")  # a path file there is not followed
 
 
-def _make(environment: Path) -> Path:
-    _run(sys.executable, "-m", "venv", environment)
-    return environment / "bin" / "python"
+def _install(environment: Path, *what: str | Path) -> None:
+    """By the pip of the tests: making one in each environment takes seconds."""
+    _run(sys.executable, "-m", "venv", "--without-pip", environment)
+    _run(sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--no-input", *what)
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> None:

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,7 +103,12 @@ def test_in_an_empty_environment_doctor_finds_nothing_missing(alone: Installed) 
     comes_from_the_wheel(alone)
     makes_its_tables(alone)
     is_well(alone)
-    check = alone.run("python", "-m", "pip", "check")
+    check = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", alone.environment / "bin" / "python", "check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert check.returncode == 0, check.stdout
 
 

@@ -53,7 +53,7 @@ def packages(settings: "Settings") -> Finding:
     words = ", ".join(f"{name} {has or 'missing'}" for name, has in found.items())
     old = [name for name, least in PACKAGES.items() if _numbers(found[name]) < least]
     if old:
-        return Finding("packages", "fail", words, f"{', '.join(old)}: pip install -c constraints.txt onyx-finetune")
+        return Finding("packages", "fail", words, f"{', '.join(old)}: pip install --upgrade onyx-finetune")
     return Finding("packages", "ok", words)
 
 
