@@ -23,7 +23,7 @@ ENV PIP_CACHE_DIR=/var/cache/pip
 # hadolint ignore=SC2086
 RUN --mount=type=cache,target=/var/cache/pip \
     /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt ${TORCH_OPTIONS} torch \
-    && /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt '.[serve]'
+    && /opt/onyx/bin/pip install --disable-pip-version-check -c constraints.txt '.[postgres]'
 
 FROM ${BASE} AS run
 ENV DEBIAN_FRONTEND=noninteractive

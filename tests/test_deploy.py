@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,37 @@ def test_the_image_runs_as_nobody_special_and_everything_is_pinned() -> None:
 
 
 def test_yaml_is_linted() -> None:
-    run(TOOLS / "yamllint", "--strict", COMPOSE, OVERRIDE, ROOT / "deploy")
+    run(TOOLS / "yamllint", "--strict", COMPOSE, OVERRIDE, ROOT / "deploy", ROOT / ".github", ROOT / "mkdocs.yml")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ("github-workflows", "workflows/ci.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/bug.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/wish.yml"),
+    ],
+)
+def test_files_of_the_forge_obey_their_schemas(schema: str, path: str) -> None:
+    run(TOOLS / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", ROOT / ".github" / path)
+
+
+def test_ci_calls_the_targets_that_a_developer_calls() -> None:
+    called = set(re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    (job,) = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"].values()
+    assert set(job["strategy"]["matrix"]["target"]) == called | {"coverage"}
+    assert called | {"coverage"} <= targets
+
+
+def test_extras_that_are_named_exist() -> None:
+    """In docs, in messages and in the image."""
+    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    places = ["Dockerfile", "README.md", "Makefile", *(ROOT / "docs").glob("*.md"), *(ROOT / "onyx").rglob("*.py")]
+    text = "".join((ROOT / place).read_text() for place in places)
+    named = re.findall(r"'(?:\.|onyx-finetune)\[([\w,]+)\]'", text)
+    assert {"postgres", "wandb"} <= {extra for each in named for extra in each.split(",")} <= known
 
 
 def test_compose_obeys_its_schema() -> None:

@@ -1,4 +1,4 @@
-"""Every example in docs/ runs, and every link in the docs leads somewhere."""
+"""The README's Python runs, every link in the docs leads somewhere, and the page of settings is what the code says."""
 
 import os
 import re
@@ -11,21 +11,10 @@ import pytest
 from tests.acceptance.place import share_cache
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    share_cache(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ONYX_HOME": str(tmp_path)}
-    child = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert child.returncode == 0, child.stderr
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -3,9 +3,12 @@
 import functools
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import psutil
 import torch
+
+if TYPE_CHECKING:
+    import psutil
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Gauge:
 def read_gauge(device: torch.device) -> Gauge:
     """A reading of `device` now."""
     if device.type == "cpu":
+        import psutil
+
         machine = psutil.virtual_memory()
         return Gauge(own_bytes(device), machine.total - machine.available, machine.total)
     free, total = torch.accelerator.get_memory_info(device)
@@ -52,5 +57,7 @@ def peak_bytes(device: torch.device) -> int:
 
 # Opening a process costs as much as ten readings; the pid is an argument because a fork has another one.
 @functools.lru_cache(maxsize=1)
-def _process(pid: int) -> psutil.Process:
+def _process(pid: int) -> "psutil.Process":
+    import psutil
+
     return psutil.Process(pid)

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from onyx import fs
@@ -23,6 +21,8 @@ _INT_KEYS = "__int_keys__"
 
 def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     """Save a nested state of tensors and JSON values as one safetensors file."""
+    from safetensors.torch import save_file
+
     tensors: dict[str, Tensor] = {}
     skeleton = _lift(state, "state", tensors)
     target = Path(path)
@@ -33,6 +33,8 @@ def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
 
 def read_state(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> dict[str, Any]:
     """Load what `write_state` saved."""
+    from safetensors import SafetensorError, safe_open
+
     target = Path(path)
     if not target.is_file():
         raise ValueError(f"no saved state at {target}")

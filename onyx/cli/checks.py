@@ -53,7 +53,7 @@ def packages(settings: "Settings") -> CheckResult:
     words = ", ".join(f"{name} {has or 'missing'}" for name, has in found.items())
     old = [name for name, least in PACKAGES.items() if _numbers(found[name]) < least]
     if old:
-        return CheckResult("packages", "fail", words, f"{', '.join(old)}: pip install -c constraints.txt 'onyx[serve]'")
+        return CheckResult("packages", "fail", words, f"{', '.join(old)}: pip install --upgrade onyx-finetune")
     return CheckResult("packages", "ok", words)
 
 

@@ -96,8 +96,13 @@ def _postgresql(url: URL) -> AsyncEngine:
         "lock_timeout": f"{BUSY_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{ABANDONED_SECONDS}s",
     }
-    return create_async_engine(
-        url,
-        pool_pre_ping=True,  # a database that was restarted is met with a new connection, not with an error
-        connect_args={"timeout": BUSY_SECONDS, "command_timeout": ABANDONED_SECONDS, "server_settings": settings},
-    )
+    try:
+        return create_async_engine(
+            url,
+            pool_pre_ping=True,  # a database that was restarted is met with a new connection, not with an error
+            connect_args={"timeout": BUSY_SECONDS, "command_timeout": ABANDONED_SECONDS, "server_settings": settings},
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreUrlError("PostgreSQL needs a driver: pip install 'onyx-finetune[postgres]'") from None

@@ -5,11 +5,11 @@ import os
 import uuid
 from pathlib import Path
 
+from onyx.fs import sync_directory
 from onyx.jobs.errors import WrongHomeError
 from onyx.jobs.private import private_directory
 from onyx.jobs.store import Store
 from onyx.settings import Settings
-from onyx.training.atomic import sync_directory
 
 NAME = "marker"
 

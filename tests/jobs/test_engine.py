@@ -1,6 +1,8 @@
+import sys
+
 import pytest
 
-from onyx.jobs.engine import parse_url
+from onyx.jobs.engine import make_engine, parse_url
 from onyx.jobs.errors import StoreUrlError
 
 
@@ -18,3 +20,10 @@ def test_other_addresses_are_refused_without_repeating_a_password(url: str) -> N
         parse_url(url)
     assert "secret" not in str(caught.value)
     assert "sqlite:///path" in str(caught.value)
+
+
+def test_postgresql_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(StoreUrlError, match=r"pip install 'onyx-finetune\[postgres\]'") as caught:
+        make_engine("postgresql://u:secret@127.0.0.1/d")
+    assert "secret" not in str(caught.value)

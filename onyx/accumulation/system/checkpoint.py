@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 
@@ -48,6 +46,8 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
 
     FileExistsError where something else than a checkpoint, or more than one, stands at the path; it stays as it is.
     """
+    from safetensors.torch import save_file
+
     with replacing(path) as part:
         tensors = {
             n: v.detach().cpu().clone().contiguous() for n, v in checkpoint.model.items() if isinstance(v, Tensor)
@@ -69,6 +69,9 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Load what `write_checkpoint` saved; anything else is a ValueError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     target = written(path)
     if not target.is_dir():
         raise ValueError(f"no checkpoint at {path}: give the directory that save_checkpoint wrote")
