@@ -62,7 +62,7 @@ def test_in_backward(tight: Job) -> None:
 
 
 def test_many_times_in_a_row_in_forward(tight: Job) -> None:
-    tight.memory = [room(14)]
+    tight.memory = [room(18)]
     tight.finish()
     first = memory_events(tight)[0]
     assert first.data["retries"][0] >= 3
