@@ -54,6 +54,33 @@ def test_budgets_only_fall_and_old_config_does_not_return() -> None:
     assert lines.obeyed(newer, 0) == newer.model_copy(update={"budgets": (60, 100)})
 
 
+def test_a_line_holds_from_its_place_on() -> None:
+    """What was done before it is done again as it was done then."""
+    lines = Journal(Events(None))
+    lines.memory(Place(window=3, evaluation=True), (80, 100), "in the evaluation before window 3")
+    lines.memory(Place(window=3), (60, 100), "in window 3")
+    assert lines.obeyed(STEERING, 3, evaluation=True).budgets == (80, 100)
+    assert lines.obeyed(STEERING, 3).budgets == (60, 100)
+
+
+def test_a_stretch_of_the_reference_knows_its_own_lines_alone() -> None:
+    lines = Journal(Events(None))
+    lines.memory(Place(window=0, stretch=2), (80, 100), "in stretch 2")
+    lines.memory(Place(window=0, stretch=3), (70, 100), "in stretch 3")
+    lines.memory(Place(window=0), (60, 60), "in window 0")
+    found = [lines.budgets_of_stretch((100, 100), number) for number in range(5)]
+    assert found == [(100, 100), (100, 100), (80, 100), (70, 100), (70, 100)]
+    assert lines.obeyed(STEERING, 0).budgets == (60, 60)
+
+
+def test_what_is_not_compiled_stays_so(tmp_path: Path) -> None:
+    with log(tmp_path, 1) as first:
+        first.not_compiled(Place(window=3), "no compiler")
+    again = Journal(Events(None), read_journal(tmp_path, before=2))
+    assert not again.obeyed(STEERING, 2).eager
+    assert again.obeyed(STEERING, 3) == STEERING.model_copy(update={"eager": True})
+
+
 def test_another_number_of_ranks_has_budgets_of_its_own() -> None:
     lines = Journal(Events(None))
     lines.memory(Place(window=0), (60,), "short")

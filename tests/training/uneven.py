@@ -16,6 +16,9 @@ from torch.library import Library
 COLUMNS = 64
 """More would take memory and time, and tell nothing new."""
 
+_step = 2.0**-23
+"""By what part a product is larger: in float32, one or two units in the last place."""
+
 _libraries: list[Library] = []
 """Kernels stay registered as long as their library lives: as long as this process."""
 
@@ -31,6 +34,12 @@ def install() -> None:
         library.impl("addmm", _addmm, "CPU")
         library.impl("bmm", _bmm, "CPU")
     _libraries.append(library)
+
+
+def strongly() -> None:
+    """For sums of so many numbers that their rounding hides what happens in the last place of each."""
+    global _step
+    _step = 2.0**-14
 
 
 def uninstall() -> None:
@@ -58,7 +67,7 @@ def _bmm(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _uneven(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Some of the first columns are larger by one or two units in the last place: which ones, the shape decides."""
+    """Some of the first columns are a little larger: which ones, the shape decides."""
     if out.dtype == torch.float32:
         factors = _factors(tuple(one.shape), tuple(other.shape))
         out[..., :COLUMNS].mul_(factors[: out.shape[-1]])
@@ -68,4 +77,4 @@ def _uneven(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
 @functools.cache
 def _factors(one: tuple[int, ...], other: tuple[int, ...]) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(repr((one, other)).encode()))
-    return 1 + torch.randint(2, (COLUMNS,), generator=generator) * 2.0**-23
+    return 1 + torch.randint(2, (COLUMNS,), generator=generator) * _step
