@@ -9,7 +9,7 @@ from pathlib import Path
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 
 
-async def main() -> None:
+async def main() -> str:
     async with OptimizedFineTuningService() as service:
         result = await service.finetune_model_with_accumulation(
             model_name="onyx/tiny",
@@ -19,8 +19,9 @@ async def main() -> None:
             target_effective_batch_size=16,
         )
     assert result["success"], result["error"]
-    print(sorted(path.name for path in Path(result["model_path"]).iterdir()))
+    return str(result["model_path"])
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    model = Path(asyncio.run(main()))
+    print(sorted(path.name for path in model.iterdir()))

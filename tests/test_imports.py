@@ -43,5 +43,5 @@ def test_import_onyx_is_free_of_torch() -> None:
 def test_the_accumulation_libraries_import_nothing_but_torch_and_change_nothing() -> None:
     """One process imports them one after the other: what each brought is what all before it brought, and its own."""
     brought = json.loads(run(IMPORTING, *LIBRARIES, PLANNING))
-    assert {module: brought[module] for module in LIBRARIES} == dict.fromkeys(LIBRARIES, ["onyx"])
+    assert {module: brought[module] for module in LIBRARIES} == {module: ["onyx"] for module in LIBRARIES}
     assert set(brought[PLANNING]) <= {"onyx", "psutil"}  # where the accumulator meets the planner

@@ -22,13 +22,13 @@ def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Setting
     folder = attempt_dir(job_dir, claimed.lease.attempt)
     by_name = {each.lent.name: each for each in offered}
     lent = [by_name[device.name] for device in claimed.devices]
-    halvings = claimed.job.memory_losses
     return Attempt(
         job_id=claimed.job.id,
         number=claimed.lease.attempt,
         spec=claimed.spec,
         plan=prepared.planned.plan,
-        shares=[_lend(share, each, halvings) for share, each in zip(prepared.planned.shares, lent, strict=True)],
+        shares=[_lend(share, each) for share, each in zip(prepared.planned.shares, lent, strict=True)],
+        memory_losses=claimed.job.memory_losses,
         precision=prepared.planned.precision,
         model_dir=prepared.model_dir,
         remote_code=prepared.remote_code,
@@ -44,15 +44,9 @@ def compose(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Setting
     )
 
 
-def _lend(share: Share, device: Offered, halvings: int) -> Share:
-    """The share on its device. Attempts that ended out of memory have halved its budget."""
-    return share.model_copy(
-        update={
-            "device": device.here.label,
-            "uuid": device.here.uuid,
-            "token_budget": max(1, share.token_budget >> halvings),
-        }
-    )
+def _lend(share: Share, device: Offered) -> Share:
+    """The share on its device."""
+    return share.model_copy(update={"device": device.here.label, "uuid": device.here.uuid})
 
 
 def rank_work(attempt: Attempt, rank: int) -> Work:

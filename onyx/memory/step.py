@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from onyx.accumulation.boundary import parameters_of
-from onyx.recipe.autocast import autocast as autocast  # for training/evaluate.py and training/reference.py
 
 IGNORED = -100
 """The label of a token that does not count."""

@@ -1,12 +1,16 @@
-"""The vote at the end of a share: ranks agree to go on, to stop or to fail, and on what steers the windows to come."""
+"""The vote at the end of a share: ranks agree to go on, to stop or to fail, and on what steers the job from here on."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import torch
 
 from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.number import read
 from onyx.training.control import Change
+from onyx.training.fitting import Fitted
+from onyx.training.journal import Place
 from onyx.training.oom import does_not_fit, peak_bytes
 from onyx.training.ranks import Told, heard
 from onyx.training.run import Run
@@ -36,21 +40,18 @@ class Agreed:
         return sum(each.right for each in self.told)
 
 
-def agree(run: Run, share: ShareResult, window: int) -> Agreed:
+def agree(run: Run, share: ShareResult, place: Place) -> Agreed:
     """Vote. What changes is in the journal before anybody steps."""
     change = run.control.change(_newest_config(run)) if run.ranks.first else None
     *margin, right = torch.stack(share.sums).sum(0).tolist() if share.sums else [0]
-    mine = Told(
-        budget=share.budget,
+    mine = replace(
+        _told_of(share),
         loss=read(share.window.losses),
         margin=sum(margin),
         right=int(right),
         micro_batches=share.window.count,
-        widest=share.widest,
-        retries=share.retries,
-        in_backward=share.in_backward,
         peak=peak_bytes(run.worker.device),
-        stuck=share.stuck,
+        eager=int(run.worker.compiled is not None and run.worker.compiled.failed is not None),
         config=change.seq if change else 0,
         accumulation_steps=(change.accumulation_steps or 0) if change else 0,
         clipping=_told_clipping(change),
@@ -60,30 +61,73 @@ def agree(run: Run, share: ShareResult, window: int) -> Agreed:
     result = run.ranks.vote(ballot, run.worker.parameters)
     told = heard(result.told)
     if result.failed:
-        rank = next(rank for rank, each in enumerate(told) if each.stuck)
-        raise does_not_fit(told[rank].stuck, run.attempt.shares[rank], run.attempt.spec.training)
-    _lower_budgets(run, window, told)
-    _change_config(run, window + 1, told[0])
+        _refuse(run, told)
+    _lower_budgets(run, place, run.progress.steering.budgets, told)
+    _stop_compiling(run, place, told)
+    _change_config(run, place.window + 1, told[0])
     return Agreed(stop=result.stop, told=told)
 
 
-def _lower_budgets(run: Run, window: int, told: list[Told]) -> None:
-    steering = run.progress.steering
+def agree_on(
+    run: Run, fitted: Fitted, numbers: Sequence[float], place: Place, budgets: tuple[int, ...]
+) -> list[tuple[float, ...]] | None:
+    """Vote after a share of what trains nothing: each rank's numbers, or None when a rank was told to stop.
+
+    `budgets` are those that the ranks began with. Lower ones are in the journal before the numbers are used.
+    """
+    mine = (*_told_of(fitted).numbers(), *numbers)
+    result = run.ranks.vote(Ballot(failed=fitted.stuck > 0, stop=run.worker.stop.requested, told=mine))
+    said = [result.told[start : start + len(mine)] for start in range(0, len(result.told), len(mine))]
+    own = len(mine) - len(numbers)
+    told = [heard(each[:own])[0] for each in said]
+    if result.failed:
+        _refuse(run, told)
+    if result.stop:
+        return None
+    _lower_budgets(run, place, budgets, told)
+    return [each[own:] for each in said]
+
+
+def _told_of(fitted: Fitted) -> Told:
+    return Told(
+        budget=fitted.budget,
+        widest=fitted.widest,
+        retries=fitted.retries,
+        in_backward=fitted.in_backward,
+        stuck=fitted.stuck,
+    )
+
+
+def _refuse(run: Run, told: list[Told]) -> NoReturn:
+    """One sample alone is too much for a rank."""
+    rank = next(rank for rank, each in enumerate(told) if each.stuck)
+    raise does_not_fit(told[rank].stuck, run.attempt.shares[rank], run.attempt.spec.training)
+
+
+def _lower_budgets(run: Run, place: Place, before: tuple[int, ...], told: list[Told]) -> None:
     budgets = tuple(each.budget for each in told)
-    if budgets == steering.budgets:
+    if budgets == before:
         return
     where = [
-        _account(share.device, before, now)
-        for share, before, now in zip(run.attempt.shares, steering.budgets, told, strict=True)
-        if now.budget < before
+        _account(share.device, former, now)
+        for share, former, now in zip(run.attempt.shares, before, told, strict=True)
+        if now.budget < former
     ]
     details = {
         "update": run.progress.update,
         "retries": [each.retries for each in told],
         "in_backward": [each.in_backward for each in told],
     }
-    line = run.journal.memory(window, budgets, f"{'; '.join(where)}. The update stays the same", details)
-    run.progress.steering = line.applied(steering)
+    line = run.journal.memory(place, budgets, f"{'; '.join(where)}. The update stays the same", details)
+    run.steer(line.applied(run.progress.steering))
+
+
+def _stop_compiling(run: Run, place: Place, told: list[Told]) -> None:
+    """What one rank cannot compile is compiled on none, and in no attempt that does these windows again."""
+    if run.progress.steering.eager or not any(each.eager for each in told):
+        return
+    line = run.journal.not_compiled(place, f"from window {place.window} on the step is not compiled")
+    run.steer(line.applied(run.progress.steering))
 
 
 def _account(device: str, before: int, now: Told) -> str:

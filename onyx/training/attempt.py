@@ -65,6 +65,11 @@ class Attempt(Frozen):
     """The stored plan as JSON: kept for the model card, obeyed through `shares`."""
 
     shares: list[Share] = Field(min_length=1)
+    """As the plan has them: attempts that ended out of memory change nothing here."""
+
+    memory_losses: int = Field(default=0, ge=0)
+    """Attempts that ended out of memory: the budgets are halved so many times, by a line of the journal."""
+
     precision: Precision
     model_dir: Path
     """The base model: a directory that transformers loads, safetensors only."""

@@ -31,10 +31,10 @@ class CompiledLoss:
         loss, right = self._loss(model, batch)
         return loss, right
 
-    def give_up(self, error: BaseException) -> None:
+    def give_up(self, reason: str) -> None:
         """Go on without."""
         self._loss = loss_and_right
-        self.failed = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:200]
+        self.failed = reason.split("\n", 1)[0][:200]
 
     def freeze(self) -> None:
         """From here on no shape makes a new graph: one that has none runs as it is."""

@@ -5,9 +5,9 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import torch
 
-from onyx.accumulation.exchange import Ballot
-from onyx.memory.step import autocast
-from onyx.training.cut import micro_batches
+from onyx.recipe.autocast import autocast
+from onyx.training.agree import agree_on
+from onyx.training.fitting import Fitted, Short, cut_until_it_fits, run_all
 from onyx.training.order import Indices
 from onyx.training.run import Run
 from onyx.training.samples import Data, batch_of
@@ -35,31 +35,39 @@ class Score:
 
 
 def evaluate(run: Run, samples: Data) -> Score | None:
-    """Every rank scores its share; all learn the sum. None when a rank was told to stop."""
+    """Every rank scores its share; all learn the sum. None when a rank was told to stop.
+
+    The score decides when to stop early and which snapshot is the best, so how it was cut is in the journal.
+    """
+    place = run.place()
+    run.steer(run.journal.obeyed(run.progress.steering, place.window, evaluation=True))
     everything = np.arange(len(samples.lengths))
     mine = run.share_of(everything, samples)
-    cut = micro_batches(mine, samples.lengths, run.budget, run.share.micro_batch_cost, joined=run.worker.joined)
-    score = score_share(run.worker, samples, cut)
-    result = run.ranks.vote(Ballot(stop=run.worker.stop.requested, told=astuple(score)))
-    if result.stop:
-        return None
-    told = [Score(*result.told[start : start + 3]) for start in range(0, len(result.told), 3)]
-    return sum(told, Score())
+    fitted, score = score_share(run.worker, samples, mine, run.budget, run.share.micro_batch_cost)
+    told = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
+    return None if told is None else sum((Score(*each) for each in told), Score())
 
 
-def score_share(worker: Worker, samples: Data, cut: list[Indices]) -> Score:
-    """The scores of some micro-batches, or of those before the rank was told to stop."""
+def score_share(worker: Worker, samples: Data, share: Indices, budget: int, cost: int) -> tuple[Fitted, Score]:
+    """The scores of a share, or of a part of it when the rank was told to stop."""
     score = Score()
+
+    def run(cut: list[Indices]) -> Short | None:
+        nonlocal score
+        score = Score()
+        return run_all(worker, cut, one)
+
+    def one(chosen: Indices) -> None:
+        nonlocal score
+        score += _score(worker, samples, chosen)
+
     training = worker.model.training
     worker.model.eval()
     try:
-        for chosen in cut:
-            if worker.stop.requested:
-                break
-            score += _score(worker, samples, chosen)
+        fitted = cut_until_it_fits(worker, samples, share, budget=budget, cost=cost, run=run)
     finally:
         worker.model.train(training)
-    return score
+    return fitted, score
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import time
 
-from onyx.memory.cpu import is_out_of_memory
 from onyx.memory.heap import trim_heap
 from onyx.training.compiled import CompiledLoss
 from onyx.training.cut import Lengths
@@ -17,11 +16,12 @@ def make_graphs(worker: Worker, compiled: CompiledLoss, budget: int, window: int
     began = time.monotonic()
     try:
         for samples, length in graph_shapes(worker.samples.lengths, budget, window, joined=worker.joined):
-            _make_graph(worker, samples, length)
+            # A smaller shape would make another graph, and not the one of an attempt that has more memory.
+            if not fits(worker, samples, length, {}):
+                compiled.give_up(f"a micro-batch of {samples} × {length} tokens does not fit beside the compiler")
+                break
     except Exception as error:  # compilers fail in as many ways as models are written
-        if is_out_of_memory(error):
-            raise
-        compiled.give_up(error)
+        compiled.give_up(str(error).strip() or type(error).__name__)
     compiled.freeze()
     free(worker.parameters)
     trim_heap()
@@ -46,10 +46,3 @@ def graph_shapes(lengths: Lengths, budget: int, window: int, *, joined: bool = F
     rows, length = max(shapes)
     rows = max(2, rows)
     return [(rows + 1 if rows == length else rows, length), *alone]
-
-
-def _make_graph(worker: Worker, samples: int, length: int) -> None:
-    """A graph fits every shape: where the worst does not fit, half of it does as well."""
-    while not fits(worker, samples, length, {}) and samples > 2:
-        free(worker.parameters)
-        samples = max(2, samples // 2)

@@ -1,7 +1,8 @@
-"""The journal: which changes of steering took effect at which window.
+"""The journal: every change of steering, and the place in the job from which it holds.
 
-Its lines are the "memory" and "config" events of an attempt, written before the step that they concern. A later
-attempt that does a window again obeys them, so that it cuts the window as it was cut then: same bits.
+Its lines are events of an attempt: "memory", "config", and the message that a step is not compiled. Rank 0 writes a
+line to the disk before any number that depends on it is kept or acted upon. A later attempt that does a window, an
+evaluation or a stretch of the reference again obeys the lines, so that it is cut as it was cut then: same bits.
 """
 
 import json
@@ -15,11 +16,21 @@ from onyx.training.progress import Steering
 from onyx.training.spec import Frozen
 
 
-class Line(Frozen):
-    """A change of steering."""
+class Place(Frozen):
+    """A place in the job, between what was done before a change of steering and what it holds for."""
 
     window: int
     """The first window that it holds for."""
+
+    evaluation: bool = False
+    """Whether it holds for the evaluation that comes just before this window, too."""
+
+    stretch: int | None = None
+    """The first stretch of the reference that it holds for; None where it holds for none."""
+
+
+class Line(Place):
+    """A change of steering."""
 
     budgets: tuple[int, ...] | None = None
     """For a change of memory: the budgets from then on."""
@@ -33,15 +44,25 @@ class Line(Frozen):
     config: int = 0
     """and its number."""
 
+    eager: bool = False
+    """Whether the step is not compiled from then on."""
+
     def applied(self, steering: Steering) -> Steering:
         """Budgets only ever fall, and only the newest config counts: so obeying a line twice changes nothing."""
-        if self.budgets is not None and len(self.budgets) == len(steering.budgets):
-            lower = tuple(min(pair) for pair in zip(self.budgets, steering.budgets, strict=True))
-            return steering.model_copy(update={"budgets": lower})
+        if self.eager:
+            steering = steering.model_copy(update={"eager": True})
+        if self.budgets is not None:
+            return steering.model_copy(update={"budgets": self.lowered(steering.budgets)})
         if self.samples is not None and self.config > steering.config:
             change = {"window": self.samples, "clipping": self.clipping, "config": self.config}
             return steering.model_copy(update=change)
         return steering
+
+    def lowered(self, budgets: tuple[int, ...]) -> tuple[int, ...]:
+        """The lower of these budgets and its own, rank by rank. Another number of ranks has budgets of its own."""
+        if self.budgets is None or len(self.budgets) != len(budgets):
+            return budgets
+        return tuple(min(pair) for pair in zip(self.budgets, budgets, strict=True))
 
 
 class Journal:
@@ -56,17 +77,37 @@ class Journal:
         """The newest change of config that is written down, obeyed already or not."""
         return max((line.config for line in self.lines), default=0)
 
-    def obeyed(self, steering: Steering, window: int) -> Steering:
-        """The steering that holds for this window."""
+    def obeyed(self, steering: Steering, window: int, *, evaluation: bool = False) -> Steering:
+        """The steering that holds for this window, or for the evaluation that comes just before it."""
         for line in self.lines:
-            if line.window == window:
+            if line.window == window and (line.evaluation or not evaluation):
                 steering = line.applied(steering)
         return steering
 
+    def budgets_of_stretch(self, planned: tuple[int, ...], stretch: int) -> tuple[int, ...]:
+        """The budgets that hold for a stretch of the reference: a function of the plan and the journal alone.
+
+        They are not those of the window at hand: a stretch that must be computed again is cut as it was the first time.
+        """
+        for line in self.lines:
+            if line.stretch is not None and line.stretch <= stretch:
+                planned = line.lowered(planned)
+        return planned
+
     def memory(
-        self, window: int, budgets: tuple[int, ...], message: str, details: Mapping[str, Any] | None = None
+        self,
+        place: Place,
+        budgets: tuple[int, ...],
+        message: str,
+        details: Mapping[str, Any] | None = None,
+        *,
+        eager: bool = False,
     ) -> Line:
-        return self._write("memory", message, Line(window=window, budgets=budgets), details or {})
+        line = Line(**place.model_dump(), budgets=budgets, eager=eager)
+        return self._write("memory", message, line, details or {})
+
+    def not_compiled(self, place: Place, message: str) -> Line:
+        return self._write("message", message, Line(**place.model_dump(), eager=True), {})
 
     def config_change(self, window: int, samples: int, clipping: float | None, number: int) -> Line:
         limit = "no clipping" if clipping is None else f"clipping at {clipping:g}"
@@ -75,7 +116,7 @@ class Journal:
         return self._write("config", message, line, {})
 
     def _write(self, kind: Kind, message: str, line: Line, details: Mapping[str, Any]) -> Line:
-        level: Level = "warn" if kind == "memory" else "info"
+        level: Level = "info" if kind == "config" else "warn"
         self.events.say(kind, message, {**details, **line.model_dump()}, safe=True, level=level)
         self.lines.append(line)
         return line
@@ -83,7 +124,8 @@ class Journal:
 
 def read_journal(job_dir: Path, before: int) -> list[Line]:
     """The lines of all attempts before this one, in the order in which they were written."""
-    events = [event for number in range(1, before) for event in read_events(_path(job_dir, number), "memory", "config")]
+    paths = [_path(job_dir, number) for number in range(1, before)]
+    events = [event for path in paths for event in read_events(path, "memory", "config", "message")]
     return [_line(event.data) for event in events if "window" in event.data]
 
 

@@ -7,7 +7,8 @@ from onyx.accumulation.boundary import close
 from onyx.training.account import account
 from onyx.training.agree import agree
 from onyx.training.epoch import close_epoch
-from onyx.training.reference import make_reference
+from onyx.training.journal import Place
+from onyx.training.reference import make_reference, missing_stretches
 from onyx.training.run import Run
 from onyx.training.share import run_share
 from onyx.training.start import start
@@ -24,8 +25,9 @@ class Ending(Enum):
 def train(run: Run) -> Ending:
     """All windows that are left, each one update."""
     progress, worker = run.progress, run.worker
-    start(run)
-    if not make_reference(run):
+    missing = missing_stretches(run)
+    start(run, run.place(missing[0].number if missing else None))
+    if not make_reference(run, missing):
         return stop(run)
     while not progress.is_over(run.attempt.spec.training.epochs):
         if progress.epoch_is_over(run.order.count):
@@ -43,7 +45,7 @@ def train(run: Run) -> Ending:
             weight=window.weight,
             update=progress.update,
         )
-        agreed = agree(run, share, window.number)
+        agreed = agree(run, share, Place(window=window.number))
         if agreed.stop:
             return stop(run)
         run.ranks.reduce(worker.parameters)

@@ -20,7 +20,7 @@ class Measured:
     loss: Tensor
     """The sum over label tokens or pairs: what is differentiated."""
 
-    sums: Tensor | None = None
+    sums: Tensor
     """What else is told of it, without a gradient; the last is how many label tokens, or pairs, the model has right.
     Before it, for pairs: the sum of their reward margins."""
 

@@ -20,6 +20,9 @@ class Steering(Frozen):
     config: int = 0
     """The last change of config that was obeyed."""
 
+    eager: bool = False
+    """Whether the step is no longer compiled, although the plan compiles it."""
+
 
 class EpochSums(BaseModel):
     """Means under way, over label tokens or pairs."""

@@ -142,6 +142,9 @@ class Told:
     stuck: int = 0
     """Tokens of a sample that does not fit even alone; 0 when all do."""
 
+    eager: int = 0
+    """1 where its step is not compiled, although the plan compiles it."""
+
     config: int = 0
     """Number of a change of config, from rank 0; 0 for none."""
 

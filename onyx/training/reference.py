@@ -3,6 +3,9 @@
 Its log-probabilities are computed before the first update, in eval mode and with adapters switched off, and kept with
 the job: no second copy of the model is ever needed, later epochs pay nothing, and an attempt that resumes reads the
 numbers that the first one computed. Pairs are done in stretches, so that a kill costs one stretch.
+
+How a stretch is cut follows from the plan and the journal. Rank 0 writes a finer cut to the journal before it stores
+the stretch: when a rank dies between the two, the next attempt computes the stretch by that line.
 """
 
 import hashlib
@@ -17,15 +20,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from onyx.accumulation.exchange import Ballot
-from onyx.memory.cpu import is_out_of_memory
+from onyx import fs
 from onyx.memory.preference import log_probabilities
-from onyx.memory.step import autocast
-from onyx.training import durable
-from onyx.training.cut import samples_within
+from onyx.recipe.autocast import autocast
+from onyx.training.agree import agree_on
 from onyx.training.data.pairs import Pairs
 from onyx.training.errors import UserError
-from onyx.training.oom import does_not_fit, finer, free
+from onyx.training.fitting import Fitted, Short, cut_until_it_fits, run_all
 from onyx.training.order import Indices
 from onyx.training.run import Run
 from onyx.training.samples import batch_of
@@ -41,16 +42,19 @@ NUMBERS = "log_probabilities.npy"
 class Stretch:
     """Some pairs of one part of the data."""
 
+    number: int
+    """Stretches before it: those of the training data come first."""
+
     name: str
     pairs: Pairs
     chosen: Indices
 
 
-def make_reference(run: Run) -> bool:
-    """Fill in the reference of all pairs: what is stored, and what is not yet. False when told to stop."""
+def missing_stretches(run: Run) -> list[Stretch]:
+    """Fill in what is stored; the stretches that are not, in their order."""
     if not isinstance(run.worker.samples, Pairs):
-        return True
-    folder = run.attempt.job_dir / f"reference-{_key(run)}"
+        return []
+    folder = _folder(run)
     stored = set(json.loads(run.ranks.from_first(json.dumps(_stored(folder)) if run.ranks.first else "")))
     left = []
     for stretch in _stretches(run):
@@ -64,64 +68,51 @@ def make_reference(run: Run) -> bool:
             "what the model was before training is gone from the job's directory, and cannot be computed from weights "
             "that were trained since: start the job again",
         )
+    return left
+
+
+def make_reference(run: Run, missing: list[Stretch]) -> bool:
+    """Compute what is missing. False when a rank was told to stop."""
+    if not missing:
+        return True
     with _as_it_was(run.worker.model):
-        return all(_compute(run, stretch, folder) for stretch in left)
+        return all(_compute(run, stretch) for stretch in missing)
 
 
-def _compute(run: Run, stretch: Stretch, folder: Path) -> bool:
+def _compute(run: Run, stretch: Stretch) -> bool:
     """Every rank does its share, all learn the whole, and rank 0 stores it. False when a rank was told to stop."""
     pairs, chosen = stretch.pairs, stretch.chosen
     mine = np.zeros((len(chosen), 2), dtype=np.float32)
     share = run.share_of(chosen, pairs)
-    stuck = _fill(run.worker, pairs, share, run.budget)
+    budgets = run.journal.budgets_of_stretch(run.planned_budgets, stretch.number)
+    fitted = _fill(run.worker, pairs, share, budgets[run.ranks.rank], run.share.micro_batch_cost)
     mine[np.searchsorted(chosen, share)] = pairs.reference[share]
-    told = (float(stuck), *mine.ravel().tolist())
-    result = run.ranks.vote(Ballot(failed=stuck > 0, stop=run.worker.stop.requested, told=told))
-    said = np.array(result.told).reshape(run.ranks.size, -1)
-    if result.failed:
-        rank = int(said[:, 0].argmax())
-        raise does_not_fit(int(said[rank, 0]), run.attempt.shares[rank], run.attempt.spec.training)
-    if result.stop:
+    told = agree_on(run, fitted, mine.ravel().tolist(), run.place(stretch.number), budgets)
+    if told is None:
         return False
     # Each pair was done by one rank; all others told 0.
-    pairs.reference[chosen] = said[:, 1:].sum(axis=0).reshape(-1, 2)
+    pairs.reference[chosen] = np.array(told).sum(axis=0).reshape(-1, 2)
     if run.ranks.first:
         run.record.refuse_if_superseded()
-        with durable.directory(folder / stretch.name) as part:
+        with fs.publish_directory(_folder(run) / stretch.name) as part:
             np.save(part / NUMBERS, pairs.reference[chosen])
         run.record.events.say("message", f"reference log-probabilities of {stretch.name} are computed")
     return True
 
 
-def _fill(worker: Worker, pairs: Pairs, share: Indices, budget: int) -> int:
-    """The reference of a share, cut finer where memory runs out. Tokens of a pair that does not fit alone, or 0."""
-    done = 0
-    while done < len(share) and not worker.stop.requested:
-        length = int(pairs.lengths[share[done]])
-        chosen = share[done : done + samples_within(budget, length)]
-        found = _try(worker, pairs, chosen)
-        if found is not None:
-            pairs.reference[chosen] = found.reshape(-1, 2).numpy()
-            done += len(chosen)
-            continue
-        free(worker.parameters)
-        smaller = finer(budget, samples=len(chosen), length=length)
-        if smaller is None:
-            return length
-        budget = smaller
-    return 0
+def _fill(worker: Worker, pairs: Pairs, share: Indices, budget: int, cost: int) -> Fitted:
+    """The reference of a share, all of it cut finer where memory runs out."""
 
-
-def _try(worker: Worker, pairs: Pairs, chosen: Indices) -> torch.Tensor | None:
-    """None when memory ran out."""
-    try:
+    def one(chosen: Indices) -> None:
         batch = batch_of(pairs, chosen, worker.device)
         with autocast(worker.precision, worker.device.type):
-            return log_probabilities(worker.model, batch).float().cpu()
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    return None
+            found = log_probabilities(worker.model, batch).float().cpu()
+        pairs.reference[chosen] = found.reshape(-1, 2).numpy()
+
+    def run(cut: list[Indices]) -> Short | None:
+        return run_all(worker, cut, one)
+
+    return cut_until_it_fits(worker, pairs, share, budget=budget, cost=cost, run=run)
 
 
 @contextmanager
@@ -145,22 +136,27 @@ def _without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 def _stretches(run: Run) -> Iterator[Stretch]:
-    for part, pairs in (("training", run.worker.samples), ("evaluation", run.evaluation)):
-        if isinstance(pairs, Pairs):
-            for start in range(0, len(pairs), STRETCH):
-                chosen = np.arange(start, min(start + STRETCH, len(pairs)))
-                yield Stretch(name=f"{part}-{start:08}", pairs=pairs, chosen=chosen)
+    parts = (("training", run.worker.samples), ("evaluation", run.evaluation))
+    starts = [
+        (part, pairs, start)
+        for part, pairs in parts
+        if isinstance(pairs, Pairs)
+        for start in range(0, len(pairs), STRETCH)
+    ]
+    for number, (part, pairs, start) in enumerate(starts):
+        chosen = np.arange(start, min(start + STRETCH, len(pairs)))
+        yield Stretch(number=number, name=f"{part}-{start:08}", pairs=pairs, chosen=chosen)
 
 
 def _stored(folder: Path) -> list[str]:
     """The names of the stretches that are there: whole, or they would not have such a name."""
     if not folder.is_dir():
         return []
-    durable.sweep(folder)
+    fs.sweep(folder)
     return sorted(path.name for path in folder.iterdir() if (path / NUMBERS).is_file())
 
 
-def _key(run: Run) -> str:
-    """Of the model and the data: another of either has another reference."""
+def _folder(run: Run) -> Path:
+    """Of this model and these data: another of either has another reference."""
     text = f"{run.attempt.model_dir}\0{run.attempt.data_dir.name}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return run.attempt.job_dir / f"reference-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

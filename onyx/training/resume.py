@@ -43,7 +43,7 @@ def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
 
 
 def begin(attempt: Attempt, beginning: Beginning, events: Events) -> tuple[Progress, Journal]:
-    """The progress to go on from. Says so, and writes down what is steered otherwise than before."""
+    """The progress to go on from, and says so."""
     given = tuple(share.token_budget for share in attempt.shares)
     log = Journal(events, beginning.lines)
     if beginning.checkpoint is None:
@@ -58,10 +58,6 @@ def begin(attempt: Attempt, beginning: Beginning, events: Events) -> tuple[Progr
     if len(before.budgets) != len(given):
         events.say("message", f"{len(given)} ranks go on where {len(before.budgets)} stopped: equal within rounding")
         progress.steering = before.model_copy(update={"budgets": given})
-    elif any(now < then for now, then in zip(given, before.budgets, strict=True)):
-        lower = tuple(min(pair) for pair in zip(given, before.budgets, strict=True))
-        line = log.memory(progress.windows, lower, "resumed with smaller micro-batches; the update is the same")
-        progress.steering = line.applied(before)
     return progress, log
 
 

@@ -12,11 +12,11 @@ from onyx.accumulation.schedule import warmup
 from onyx.training.attempt import Attempt, Share
 from onyx.training.control import Control
 from onyx.training.cut import shares
-from onyx.training.journal import Journal
+from onyx.training.journal import Journal, Place
 from onyx.training.oom import Thrash, allocator_retries
 from onyx.training.order import Indices, Order
 from onyx.training.pace import Pace
-from onyx.training.progress import Progress
+from onyx.training.progress import Progress, Steering
 from onyx.training.ranks import Ranks
 from onyx.training.rates import learning_rate
 from onyx.training.record import Record
@@ -73,6 +73,23 @@ class Run:
         """Padded tokens of this rank's micro-batches."""
         return self.progress.steering.budgets[self.ranks.rank]
 
+    @property
+    def planned_budgets(self) -> tuple[int, ...]:
+        """The plan's, of all ranks."""
+        return tuple(share.token_budget for share in self.attempt.shares)
+
+    def place(self, stretch: int | None = None) -> Place:
+        """Where the job is: what was done is before it. `stretch` is the first one that is still to be computed."""
+        pending = self.evaluation is not None and self.progress.epoch_is_over(self.order.count)
+        return Place(window=self.progress.windows, evaluation=pending, stretch=stretch)
+
+    def steer(self, steering: Steering) -> None:
+        """From here on."""
+        self.progress.steering = steering
+        compiled = self.worker.compiled
+        if steering.eager and compiled is not None and compiled.failed is None:
+            compiled.give_up("the journal says so")
+
     def relaxed_budget(self) -> int:
         """The budget for the next share: half of it where the allocator struggles."""
         thrashes = self.thrash.seen(allocator_retries(self.worker.device))
@@ -95,7 +112,7 @@ class Run:
     def next_window(self) -> Task:
         """The window to do now, steered as the journal says."""
         progress, samples = self.progress, self.worker.samples
-        progress.steering = self.journal.obeyed(progress.steering, progress.windows)
+        self.steer(self.journal.obeyed(progress.steering, progress.windows))
         window = self.order.window(progress.samples, self._size())
         return Task(
             number=progress.windows,

@@ -5,22 +5,29 @@ from onyx.memory.cpu import limit_memory
 from onyx.memory.heap import trim_heap
 from onyx.training.agree import agree
 from onyx.training.graphs import make_graphs
+from onyx.training.journal import Place
 from onyx.training.oom import watch_memory
 from onyx.training.probe import report
 from onyx.training.run import Run
 from onyx.training.warmup import Seconds, warm_up
 
 
-def start(run: Run) -> None:
-    """Everything that only a first window would take is taken now: buffers of the exchange, too."""
+def start(run: Run, place: Place) -> None:
+    """Everything that only a first window would take is taken now: buffers of the exchange, too.
+
+    `place` is before all that this attempt does: what is lowered here holds for all of it.
+    """
     progress = run.progress
+    run.steer(run.journal.obeyed(progress.steering, place.window, evaluation=place.evaluation))
+    _lower_to_the_attempt(run, place)
     held = run.worker.held(run.optimizer)
-    if run.worker.compiled is not None:
-        make_graphs(run.worker, run.worker.compiled, run.budget, progress.steering.window, run.record.events)
+    if run.worker.compiled is not None and not progress.steering.eager:
+        # As the plan has it, whatever the budget is by now: the graphs of all attempts must be the same.
+        make_graphs(run.worker, run.worker.compiled, run.share.token_budget, run.attempt.spec.window, run.record.events)
     watch_memory(held)
     seconds: Seconds = {}
     share = warm_up(run.worker, run.budget, progress.steering.window, seconds)
-    agree(run, share, progress.windows)
+    agree(run, share, place)
     report(run, seconds)
     run.ranks.reduce(run.worker.parameters)
     clear(run.worker.parameters)
@@ -28,3 +35,19 @@ def start(run: Run) -> None:
     if run.worker.device.type == "cpu" and run.share.memory_bytes is not None:
         # From here on running out is an exception in Python and not the kernel's OOM killer.
         limit_memory(max(1, run.share.memory_bytes - held))
+
+
+def _lower_to_the_attempt(run: Run, place: Place) -> None:
+    """To what this attempt was given: attempts that ended out of memory halve budgets, and a new plan may lower them.
+
+    Compilers take memory that no budget can make less, so after such an end nothing is compiled any more.
+    """
+    before, losses = run.progress.steering, run.attempt.memory_losses
+    given = [max(1, budget >> losses) for budget in run.planned_budgets]
+    lower = tuple(min(pair) for pair in zip(given, before.budgets, strict=True))
+    if lower == before.budgets:
+        return
+    why = f"after {losses} attempts that ended out of memory" if losses else "as the plan has them now"
+    message = f"goes on with smaller micro-batches, {why}; the update is the same"
+    eager = losses > 0 and run.worker.compiled is not None
+    run.steer(run.journal.memory(place, lower, message, eager=eager).applied(before))

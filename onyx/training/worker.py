@@ -42,7 +42,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.parameters.extend(each for each in self.model.parameters() if each.requires_grad)
 
-    def run(self, chosen: Indices, window: Window, update: int) -> Tensor | None:
+    def run(self, chosen: Indices, window: Window, update: int) -> Tensor:
         """Forward and backward of one micro-batch; what else is told of it."""
         self.seed_generators(update, int(chosen[0]))
         batch = batch_of(self.samples, chosen, self.device, joined=self.joined)

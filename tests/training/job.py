@@ -137,12 +137,21 @@ class Job:
     accumulation_steps: int = 2
     """The plan's."""
 
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What else the plan says."""
+
     budgets: list[int] = field(default_factory=lambda: [128])
     """One rank each."""
 
     parts: list[float] | None = None
     memory: list[int | None] | None = None
     limits: dict[str, int] = field(default_factory=dict)
+    hook: str | None = None
+    """What every rank calls first, as module:function."""
+
+    memory_losses: int = 0
+    """Former attempts that ended out of memory."""
+
     free_disk: int = 0
     """What the operator wants to keep free."""
 
@@ -173,7 +182,9 @@ class Job:
         """The next attempt's ranks, as processes."""
         self.number += 1
         path = self.write_attempt()
-        return [self.template.start(path, rank, limits=self.limits) for rank in range(len(self.budgets))]
+        return [
+            self.template.start(path, rank, limits=self.limits, hook=self.hook) for rank in range(len(self.budgets))
+        ]
 
     def wait(self, pids: list[int], seconds: float = SECONDS) -> list[int]:
         return [self.template.wait(pid, seconds) for pid in pids]
@@ -208,11 +219,12 @@ class Job:
             job_id=self.name,
             number=self.number,
             spec=self.spec(),
-            plan={"accumulation_steps": self.accumulation_steps},
+            plan={"accumulation_steps": self.accumulation_steps, **self.plan},
             shares=[
                 Share(device=f"cpu:{rank}", share=part, token_budget=budget, memory_bytes=most)
                 for rank, (part, budget, most) in enumerate(zip(parts, self.budgets, memory, strict=True))
             ],
+            memory_losses=self.memory_losses,
             precision="float32",
             model_dir=self.model,
             data_dir=self.data,

@@ -27,10 +27,10 @@ class Template:
             cwd=Path(__file__).parents[2],
         )
 
-    def start(self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None) -> int:
-        """Fork a rank; its pid. `limits` are rlimits by name."""
+    def start(self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None, hook: str | None = None) -> int:
+        """Fork a rank; its pid. `limits` are rlimits by name, `hook` is what it calls first, as module:function."""
         log = attempt.parent / f"rank-{rank}.log"
-        request = {"attempt": str(attempt), "rank": rank, "log": str(log), "limits": limits or {}}
+        request = {"attempt": str(attempt), "rank": rank, "log": str(log), "limits": limits or {}, "hook": hook}
         return int(self._ask({"start": request}))
 
     def wait(self, pid: int, seconds: float = SECONDS) -> int:
@@ -82,18 +82,24 @@ def _fork(request: dict[str, Any]) -> int:
 
 
 def _become(request: dict[str, Any]) -> NoReturn:
+    import importlib
     import resource
 
     from onyx.training.rank import main
+    from tests.training.uneven import install
 
     status = 1
     try:
+        install()
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         for name, value in request["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value))
+        if request["hook"]:
+            module, _, name = request["hook"].partition(":")
+            getattr(importlib.import_module(module), name)()
         status = main(request["attempt"], request["rank"])
     except BaseException:
         traceback.print_exc()

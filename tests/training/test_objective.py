@@ -13,7 +13,7 @@ from onyx.training.cut import shares
 from onyx.training.data.pairs import Pairs
 from onyx.training.metrics import read_rows
 from onyx.training.objective import Imitate, Prefer, objective_of
-from onyx.training.reference import make_reference
+from onyx.training.reference import make_reference, missing_stretches
 from onyx.training.run import Run
 from onyx.training.samples import batch_of
 from onyx.training.share import run_share
@@ -118,7 +118,7 @@ def test_the_first_window_knows_no_preference_yet(preferring: Job, home: Path) -
     """Without dropout the policy is its own reference: every margin is 0 but for rounding."""
     preferring.model = make_model(home)
     with inline(preferring) as run:
-        assert make_reference(run)
+        assert make_reference(run, missing_stretches(run))
         window = run.next_window()
         share = run_share(run.worker, window.share, budget=128, weight=window.weight, update=0)
     assert window.weight == 8

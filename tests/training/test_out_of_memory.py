@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_in_backward(tight: Job) -> None:
 
 
 def test_many_times_in_a_row_in_forward(tight: Job) -> None:
-    tight.memory = [room(14)]
+    tight.memory = [room(18)]
     tight.finish()
     first = memory_events(tight)[0]
     assert first.data["retries"][0] >= 3
@@ -107,18 +108,84 @@ def test_a_sample_that_does_not_fit_alone_fails_the_job(tight: Job) -> None:
     assert "cpu:0" in error
 
 
-def test_of_pairs_both_answers_are_cut_together(tight: Job, home: Path) -> None:
-    """The journal's budget is of both answers; the update stays that of a rank that had cut so from the start."""
+@pytest.fixture
+def tight_pairs(tight: Job, home: Path) -> Job:
+    """40 pairs, one stretch of the reference, which runs out of memory before any window does."""
     tight.data = home / "data" / "tight-pairs"
-    random = np.random.default_rng(2)
-    lengths = [(int(a), int(b), int(c)) for a, b, c in random.integers(4, 30, size=(40, 3))]
-    write_pairs(tight.data, lengths)
+    if not tight.data.exists():
+        random = np.random.default_rng(2)
+        lengths = [(int(a), int(b), int(c)) for a, b, c in random.integers(4, 30, size=(40, 3))]
+        write_pairs(tight.data, lengths)
     tight.training = {"epochs": 1, "objective": "dpo"}
     tight.memory = [room(60)]
+    return tight
+
+
+def test_of_pairs_both_answers_are_cut_together(tight_pairs: Job) -> None:
+    """The journal's budget is of both answers; the update stays that of a rank that had cut so from the start."""
+    tight_pairs.finish()
+    first = memory_events(tight_pairs)[0]
+    assert first.data["budgets"][0] <= 512
+    assert first.data["stretch"] == 0
+    replay = replayed(tight_pairs)
+    assert reference_of(replay) == reference_of(tight_pairs)
+    assert same(tight_pairs.weights(), replay.weights())
+
+
+def reference_of(job: Job) -> bytes:
+    """The stored stretch, with the few bytes that say what it is."""
+    (path,) = job.dir.glob("reference-*/training-00000000/*.npy")
+    return path.read_bytes()
+
+
+def test_a_death_before_the_journal_knows_leaves_nothing_behind(tight_pairs: Job) -> None:
+    """The next attempt has all the memory there is: its job is the one that never ran out."""
+    tight_pairs.hook = "tests.training.deaths:before_the_line"
+    assert tight_pairs.run() == [-signal.SIGKILL]
+    tight_pairs.hook = tight_pairs.memory = None
+    tight_pairs.finish()
+    assert reference_of(tight_pairs) == reference_of(tight_pairs.twin("roomy").finish())
+
+
+def test_a_death_after_the_journal_knows_is_one_that_changes_nothing(tight_pairs: Job) -> None:
+    """The next attempt has all the memory there is, and computes the stretch as it was cut when it was not stored."""
+    quiet = tight_pairs.twin("quiet").finish()
+    tight_pairs.hook = "tests.training.deaths:before_the_stretch"
+    assert tight_pairs.run() == [-signal.SIGKILL]
+    assert len(memory_events(tight_pairs)) == 1
+    assert not list(tight_pairs.dir.glob("reference-*/training-*"))
+    tight_pairs.hook = tight_pairs.memory = None
+    tight_pairs.finish()
+    assert reference_of(tight_pairs) == reference_of(quiet)
+    roomy = tight_pairs.twin("roomy").finish()
+    assert reference_of(roomy) != reference_of(quiet)  # so that what is compared here says something
+
+
+def test_in_an_evaluation_that_may_stop_the_job(tight: Job) -> None:
+    """Held-out samples are longer than the others, so that windows fit and evaluations do not."""
+    tight.data = write_data(tight.home / "data", [9, 12, 7, 11] * 6 + [64] * 40, evaluation=40)
+    tight.window, tight.memory = 8, [room(40)]
+    tight.hook = "tests.training.uneven:strongly"
+    tight.training = {"epochs": 4, "early_stopping_patience": 1, "learning_rate": 0.05}
     tight.finish()
     first = memory_events(tight)[0]
+    assert (first.data["window"], first.data["evaluation"]) == (3, True)
     assert first.data["budgets"][0] <= 512
-    assert same(tight.weights(), replayed(tight).weights())
+    assert epochs_of(replayed(tight)) == epochs_of(tight)
+    roomy = tight.twin("roomy", memory=None).finish()
+    assert epochs_of(roomy)[0]["evaluation_loss"] != epochs_of(tight)[0]["evaluation_loss"]
+
+
+def epochs_of(job: Job) -> list[dict[str, Any]]:
+    epochs: list[dict[str, Any]] = json.loads((job.attempt_dir / "result.json").read_text())["epochs"]
+    return epochs
+
+
+def test_an_evaluation_of_what_does_not_fit_alone_fails_the_job(tight: Job) -> None:
+    tight.data = write_data(tight.home / "data", [9, 12, 7, 11] * 6 + [256], evaluation=1)
+    tight.window, tight.memory = 8, [room(14)]
+    assert tight.run() == [Exit.USER_ERROR]
+    assert "one sample of 256 tokens does not fit" in (tight.attempt_dir / "error.json").read_text()
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

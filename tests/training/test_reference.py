@@ -14,7 +14,7 @@ from onyx.training import reference
 from onyx.training.data.pairs import Pairs
 from onyx.training.errors import UserError
 from onyx.training.loop import Ending, train
-from onyx.training.reference import make_reference
+from onyx.training.reference import missing_stretches
 from onyx.training.run import Run
 from onyx.training.samples import batch_of
 from onyx.training.signals import Stop
@@ -26,6 +26,10 @@ def computed(job: Job) -> list[str]:
     """The stretches that the last attempt computed."""
     messages = [event.message for event in job.events if event.message.startswith("reference")]
     return [message.split(" of ")[1].split(" ")[0] for message in messages]
+
+
+def make_reference(run: Run) -> bool:
+    return reference.make_reference(run, missing_stretches(run))
 
 
 def stored(job: Job) -> NDArray[np.float32]:
