@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from onyx.jobs.values import Job
 from onyx.settings import Settings
 from onyx.training.metrics import read_rows
 from onyx.training.spec import JobSpec
+from tests.measured import share_measurements
 
 PATIENCE = 120.0
 """Seconds after which a test that waits has failed."""
@@ -118,18 +118,10 @@ def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
     return found
 
 
-def share_cache(home: Path) -> None:
-    """What the planner has measured on this machine holds for every test."""
-    cache = Path(tempfile.gettempdir()) / f"onyx-test-cache-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "cache").symlink_to(cache)
-
-
 @contextmanager
 def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
     """A place with its runners started."""
-    share_cache(home)
+    share_measurements(home)
     it = Place(settings(home, **more))
     try:
         for _ in range(runners):

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 
 from onyx.settings import Settings
-from tests.acceptance.place import settings, share_cache, wait_for
+from tests.acceptance.place import settings, wait_for
+from tests.measured import share_measurements
 
 
 class Server:
@@ -112,7 +113,7 @@ def free_port() -> int:
 @contextmanager
 def serving(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[Server]:
     """A service that is ready."""
-    share_cache(home)
+    share_measurements(home)
     server = Server(settings(home, **more), host)
     try:
         server.start()

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
-from tests.acceptance.place import share_cache
+from tests.measured import share_measurements
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 
@@ -21,7 +21,7 @@ TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all: the first service starts a runner, and the others find it."""
     home = tmp_path_factory.mktemp("service")
-    share_cache(home)
+    share_measurements(home)
     return home
 
 

@@ -57,9 +57,10 @@ def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Pa
 def test_a_stopped_one_goes_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
     whole = job.twin("whole", compile_dir=tmp_path / "compiled", training={"epochs": 3}).finish()
     stopped = job.twin("stopped", compile_dir=tmp_path / "compiled", training={"epochs": 3})
-    pids = stopped.start()
-    stopped.until(lambda: any(event.kind == "checkpoint" for event in stopped.events))
+    pids = stopped.start(hold=[7])
+    stopped.until_held(7)
     stopped.signal(pids, signal.SIGTERM)
+    stopped.release(7)
     assert stopped.wait(pids) == [Exit.SAVED]
     stopped.finish()
     assert stopped.number == 2
