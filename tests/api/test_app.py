@@ -8,8 +8,8 @@ from starlette.testclient import TestClient
 
 from onyx.api.app import create_app
 from onyx.settings import Settings
-from tests.measured import share_measurements
 from tests.api.service import AT, settings
+from tests.measured import share_measurements
 
 OPERATIONS = {
     "alive", "ready", "metrics", "health", "get_stats", "list_stats", "performance_metrics",

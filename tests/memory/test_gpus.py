@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onyx.memory.device import Device
 from onyx.memory import gpus as gpus_module
+from onyx.memory.device import Device
 from onyx.memory.gpus import list_gpus_async, select, visible
 from onyx.memory.smi import smi_gpus
 from tests.waiting import PATIENCE, wait_for

@@ -29,9 +29,7 @@ class Template:
             cwd=Path(__file__).parents[2],
         )
 
-    def start(
-        self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None, hold: Sequence[int] = ()
-    ) -> int:
+    def start(self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None, hold: Sequence[int] = ()) -> int:
         """Fork a rank; its pid. `limits` are rlimits by name.
 
         After each update of `hold` the first rank waits for the test's release; at 0 every rank does, before its first.

@@ -6,7 +6,6 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.app import create_app
 from onyx.jobs.asking import job_spec
 from onyx.jobs.holder import this_process
 from onyx.jobs.home import Home
@@ -15,6 +14,7 @@ from onyx.jobs.values import Device, DeviceNeed, Job
 from onyx.settings import Settings
 from onyx.training.attempt import Event, Result
 from tests.api.openai.world import create, refused
+from tests.api.service import service
 
 SNAPSHOT = {
     "epoch": 1,
@@ -41,7 +41,7 @@ def job(settings: Settings) -> Job:
 
 @pytest.fixture
 def client(settings: Settings, job: Job) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         yield client
 
 
