@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 120.0
-"""Seconds after which a test that waits has failed. It guards against a hang: no test fails by being slower than usual."""
+"""Seconds after which a test that waits has failed: a guard against hangs. No test fails by being slower than usual."""
 
 
 def wait_for(condition: Callable[[], bool], what: str, patience: float | None = None) -> None:

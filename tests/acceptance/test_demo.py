@@ -11,7 +11,7 @@ import pytest
 from onyx.demo import __main__ as demo
 from onyx.demo.lesson import PROBES, TINY
 from onyx.jobs.lock import locked_by
-from tests.acceptance.place import wait_for
+from tests.acceptance.place import PATIENCE, wait_for
 from tests.measured import share_measurements
 
 
@@ -35,6 +35,6 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
         wait_for(lambda: locked_by(tmp_path / "run") is not None, "the demo's runner starts")
         family = psutil.Process(child.pid).children(recursive=True)
         child.send_signal(signal.SIGINT)
-        assert child.wait(90) == 130
+        assert child.wait(PATIENCE) == 130
     wait_for(lambda: not any(each.is_running() for each in family), "all of them leave")
     assert locked_by(tmp_path / "run") is None

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
+from tests.acceptance.place import PATIENCE
 from tests.measured import share_measurements
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
@@ -28,7 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_service(home: Path, story: Any) -> Any:
     async def run() -> Any:
         async with OptimizedFineTuningService(Settings(home=home, cpu_memory="3GB")) as service:
-            return await asyncio.wait_for(story(service), 120)
+            return await asyncio.wait_for(story(service), PATIENCE)
 
     return asyncio.run(run())
 

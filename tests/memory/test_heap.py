@@ -57,6 +57,6 @@ def kept(ready: Callable[[], bool]) -> int:
 
 
 def test_a_roomy_heap_keeps_what_is_freed() -> None:
-    """What is kept comes without page faults. Counted by the C library itself: the kernel's figures depend on the host."""
+    """What is kept comes without page faults. The C library counts it: page faults depend on the host."""
     assert kept(steady_heap) < SIZE // 40
     assert kept(roomy_heap) > 0.99 * SIZE
