@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 """Seconds after which a test that waits has failed: a guard against hangs. No test fails by being slower than usual."""
 
 

@@ -23,7 +23,7 @@ from onyx.training.metrics import read_rows
 from onyx.training.spec import JobSpec
 from tests.measured import share_measurements
 
-PATIENCE = 240.0
+PATIENCE = 600.0
 """Seconds after which a test that waits has failed. No test fails by being slower than usual."""
 
 BRAKE = Path(__file__).parent / "brake"

@@ -127,10 +127,7 @@ def test_runners_killed_at_random_moments(shared: Place, undisturbed: str, seed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_both_killed_twice_in_one_job(
-    shared: Place, undisturbed: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 280.0)  # two runners start on the way
+def test_both_killed_twice_in_one_job(shared: Place, undisturbed: str, seed: int) -> None:
     kills = [kill_ranks, kill_runner] * 2
     assert disturbed(shared, list(zip(moments(seed, 4), kills, strict=True))) == undisturbed
 

@@ -27,7 +27,7 @@ from tests.training.job import make_model
 from tests.waiting import PATIENCE
 
 TINY = Tried("onyx/tiny")
-SLOW = Tried("num_hidden_layers=40")
+SLOW = Tried("num_hidden_layers=12")
 """So slow that a long answer is never whole before a test has interrupted it."""
 
 LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
@@ -71,7 +71,7 @@ def template(loop: asyncio.Runner) -> Iterator[TemplateLauncher]:
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the slow model is."""
-    made = make_model(tmp_path_factory.mktemp("slow"), num_hidden_layers=40)
+    made = make_model(tmp_path_factory.mktemp("slow"), num_hidden_layers=12)
     assert made.name == SLOW.name
     return made.parent
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-SECONDS = 120.0
+SECONDS = 600.0
 """A rank that takes longer hangs."""
 
 

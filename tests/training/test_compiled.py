@@ -41,7 +41,6 @@ def job(template: Template, tmp_path: Path) -> Job:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Path) -> None:
     plain = job.twin("plain").finish()
     compiled = job.twin("compiled", compile_dir=tmp_path / "compiled")
@@ -103,7 +102,6 @@ def test_joined_samples_need_one_graph() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
 def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled again, whatever the samples, runs and tokens; the sums are those of the plain step."""

@@ -90,7 +90,6 @@ def test_sigkill_of_a_rank_twice(running: Job, home: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_sigkill_of_a_rank_at_random_moments(running: Job, home: Path, seed: int) -> None:
     chance = random.Random(seed)
