@@ -53,9 +53,10 @@ demo: install
 run: install
 	$(BIN)/onyx serve
 
-# Two at a time: whole flows wait more than they work. A file's tests stay together, with the service they share.
+# Two at a time: whole flows wait more than they work. A file's tests stay together, with the service they share. Files go
+# in the order of their names: whole flows first. By the number of their tests the longest few would come last, one by one.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not wheel'

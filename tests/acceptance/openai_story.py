@@ -12,7 +12,7 @@ import openai
 from openai import OpenAI
 
 DONE = ("succeeded", "failed", "cancelled")
-PATIENCE = 120.0
+PATIENCE = 600.0
 
 
 def lesson(samples: int = 24) -> bytes:

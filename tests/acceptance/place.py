@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +21,12 @@ from onyx.jobs.values import Job
 from onyx.settings import Settings
 from onyx.training.metrics import read_rows
 from onyx.training.spec import JobSpec
+from tests.measured import share_measurements
 
-PATIENCE = 120.0
-"""Seconds after which a test that waits has failed."""
+PATIENCE = 600.0
+"""Seconds after which a test that waits has failed. No test fails by being slower than usual."""
+
+BRAKE = Path(__file__).parent / "brake"
 
 
 def settings(home: Path, **more: Any) -> Settings:
@@ -54,6 +56,7 @@ class Place:
     def start_runner(self, **more: str) -> subprocess.Popen[bytes]:
         """Another runner, with these settings changed."""
         changed = {f"ONYX_{name.upper()}": value for name, value in more.items()}
+        changed["PYTHONPATH"] = os.pathsep.join([str(BRAKE), os.environ.get("PYTHONPATH", "")])
         self.settings.run_dir.mkdir(parents=True, exist_ok=True)
         with (self.settings.run_dir / f"runner-{len(self.runners)}.log").open("ab") as log:
             runner = subprocess.Popen(
@@ -67,6 +70,14 @@ class Place:
 
     def log(self, number: int = 0) -> str:
         return (self.settings.run_dir / f"runner-{number}.log").read_text()
+
+    def hold(self, *updates: int) -> None:
+        """From now on every job waits after these updates, until they are released."""
+        for update in updates:
+            (self.settings.home / f"brake-{update}").touch()
+
+    def release(self, update: int) -> None:
+        (self.settings.home / f"brake-{update}").unlink()
 
     def close(self) -> None:
         for runner in self.runners:
@@ -118,18 +129,10 @@ def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
     return found
 
 
-def share_cache(home: Path) -> None:
-    """What the planner has measured on this machine holds for every test."""
-    cache = Path(tempfile.gettempdir()) / f"onyx-test-cache-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "cache").symlink_to(cache)
-
-
 @contextmanager
 def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
     """A place with its runners started."""
-    share_cache(home)
+    share_measurements(home)
     it = Place(settings(home, **more))
     try:
         for _ in range(runners):

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 
 from onyx.settings import Settings
-from tests.acceptance.place import settings, share_cache, wait_for
+from tests.acceptance.place import PATIENCE, settings, wait_for
+from tests.measured import share_measurements
 
 
 class Server:
@@ -73,7 +74,7 @@ class Server:
             wire.close()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -84,7 +85,7 @@ class Server:
         """The service and the runner that it started."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
-            self._process.wait(30)
+            self._process.wait(PATIENCE)
         for pid in runners_of(self.settings.home):
             os.kill(pid, signal.SIGKILL)
 
@@ -112,7 +113,7 @@ def free_port() -> int:
 @contextmanager
 def serving(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[Server]:
     """A service that is ready."""
-    share_cache(home)
+    share_measurements(home)
     server = Server(settings(home, **more), host)
     try:
         server.start()

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from onyx.jobs.lock import LockedBy, locked_by
-from tests.acceptance.place import PATIENCE, share_cache, wait_for
+from tests.acceptance.place import PATIENCE, wait_for
+from tests.measured import share_measurements
 
 COMMAND = (sys.executable, "-m", "onyx.cli")
 API = "/gradient-accumulation"
@@ -95,8 +96,7 @@ class Serving:
 @contextmanager
 def serving(home: Path, *arguments: str, **more: str) -> Iterator[Serving]:
     """A service in a home of its own."""
-    if not (home / "cache").exists():
-        share_cache(home)
+    share_measurements(home)
     it = Serving(home, *arguments, **more)
     try:
         yield it

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.acceptance.place import alive, wait_for
+from tests.acceptance.place import PATIENCE, alive, wait_for
 from tests.acceptance.server import Server, runners_of, serving
 from tests.jobs.test_trying import ROOM, limit_growth, make_wide
 
@@ -152,7 +152,7 @@ def test_errors_are_the_clients_own(client: OpenAI) -> None:
 
 def test_a_killed_process_costs_a_retry(server: Server) -> None:
     with client_of(server).with_options(max_retries=2) as client:
-        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1000, stream=True)
+        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1900, stream=True)
         next(stream)
         (process,) = tries(server)
         process.kill()
@@ -194,7 +194,7 @@ def test_running_out_of_memory_costs_that_answer_only(narrow: Server) -> None:
         assert broken.value.code == "no_memory"
         client.chat.completions.create(**short)
         limit_growth(tries(narrow)[0].pid, ROOM)
-        raw = httpx2.post(f"{narrow.url}/v1/chat/completions", json=long | {"stream": True}, timeout=60).text
+        raw = httpx2.post(f"{narrow.url}/v1/chat/completions", json=long | {"stream": True}, timeout=PATIENCE).text
         assert raw.startswith("data: "), raw
         *events, last, end = raw.split("\n\n")
         assert len(events) > 10

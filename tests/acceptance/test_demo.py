@@ -11,12 +11,13 @@ import pytest
 from onyx.demo import __main__ as demo
 from onyx.demo.lesson import PROBES, TINY
 from onyx.jobs.lock import locked_by
-from tests.acceptance.place import share_cache, wait_for
+from tests.acceptance.place import PATIENCE, wait_for
+from tests.measured import share_measurements
 
 
 @pytest.mark.slow
 def test_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    share_cache(tmp_path)
+    share_measurements(tmp_path)
     demo.tell(TINY, tmp_path)
     assert f"Of {len(PROBES)} facts it knew 0 before and {len(PROBES)} after." in capsys.readouterr().out
     assert locked_by(tmp_path / "run") is None
@@ -24,7 +25,7 @@ def test_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
-    share_cache(tmp_path)
+    share_measurements(tmp_path)
     code = (
         "import sys; from pathlib import Path; from onyx.demo import __main__ as demo, lesson\n"
         f"demo.choose, demo.demo_home = lambda: lesson.TINY, lambda: Path({str(tmp_path)!r})\n"
@@ -34,6 +35,6 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
         wait_for(lambda: locked_by(tmp_path / "run") is not None, "the demo's runner starts")
         family = psutil.Process(child.pid).children(recursive=True)
         child.send_signal(signal.SIGINT)
-        assert child.wait(90) == 130
+        assert child.wait(PATIENCE) == 130
     wait_for(lambda: not any(each.is_running() for each in family), "all of them leave")
     assert locked_by(tmp_path / "run") is None

@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from onyx.api.app import create_app
+from tests.acceptance.place import PATIENCE
 from tests.acceptance.server import Server, serving
 from tests.api.service import AT, BODY, make_key
 from tests.api.service import settings as at
@@ -43,7 +44,7 @@ LIMITS: dict[str, Any] = {
     "planning_rate_limit": "0/hour",
     "open_jobs_per_owner": 1_000_000,
 }
-SECONDS = 20
+SECONDS = PATIENCE
 """No request may take longer."""
 
 WITH_ID = {"training_id": "$response.body#/training_id"}

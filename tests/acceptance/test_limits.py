@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,15 +14,15 @@ from onyx.jobs.status import JobStatus
 from onyx.jobs.values import Job
 from onyx.training.half import trouble
 from onyx.training.spec import JobSpec
-from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
+from tests.acceptance.place import PATIENCE, Place, fingerprint, finished, lesson, place, reached, submit, wait_for
 
 LONG = {"samples": 400, "epochs": 100}
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Two devices, and little patience with silence. Every test leaves one runner alive."""
-    with place(tmp_path_factory.mktemp("limits"), cpu_devices=2, stuck_seconds=6.0, stranded_seconds=2.0) as it:
+    """Two devices. Every test leaves one runner alive."""
+    with place(tmp_path_factory.mktemp("limits"), cpu_devices=2, stranded_seconds=2.0) as it:
         yield it
 
 
@@ -30,18 +31,15 @@ def fails(it: Place, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
 
     async def story(home: Home) -> Job:
         job = await submit(home, spec)
-        await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)
-        await asyncio.to_thread(wait_for, lambda: bool(it.ranks()), "there is a rank")
-        ranks = it.ranks()
         if stop_ranks:
             await reached(home, job.id, 2)
-            for rank in ranks:
+            for rank in it.ranks():
                 rank.send_signal(signal.SIGSTOP)
         ended = await home.wait(job.id)
         attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
         assert len(attempts) == 1
-        await gone(ranks)
-        await finished(home, (await submit(home, lesson(samples=16, devices=2))).id)
+        await asyncio.to_thread(wait_for, lambda: not it.ranks(), "the ranks end")
+        assert (await home.store.counts()).devices_lent == 0
         return ended
 
     job: Job = it.run(story)
@@ -56,8 +54,10 @@ def test_the_time_limit_ends_a_job(shared: Place) -> None:
     assert "time limit of 1 seconds" in job.error.message
 
 
-def test_a_job_without_progress_is_stuck(shared: Place) -> None:
-    job = fails(shared, lesson(**LONG), stop_ranks=True)
+def test_a_job_without_progress_is_stuck(tmp_path: Path) -> None:
+    """With a runner of its own that notices soon: on a busy machine other jobs may make no progress for as long."""
+    with place(tmp_path, cpu_devices=2, stuck_seconds=5.0) as it:
+        job = fails(it, lesson(**LONG), stop_ranks=True)
     assert job.error is not None
     assert job.error.code == "stuck"
 
@@ -67,6 +67,7 @@ def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: P
 
     async def story(home: Home) -> list[str]:
         quiet = await finished(home, (await submit(home, spec)).id)
+        shared.hold(8)
         job = await submit(home, spec)
         await reached(home, job.id, 8)
         ranks = sorted(shared.ranks(), key=psutil.Process.name)
@@ -74,6 +75,7 @@ def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: P
         assert {parent.name() for rank in ranks if (parent := rank.parent())} == {"onyx-template"}
         assert psutil.Process(shared.runners[-1].pid).name() == "onyx-runner"
         ranks[1].send_signal(signal.SIGKILL)
+        shared.release(8)
         done = await finished(home, job.id)
         events = await home.store.list_events(job.id, limit=1000)
         assert [event.data["update"] >= 5 for event in events if event.message.startswith("resumed from")] == [True]
@@ -103,13 +105,16 @@ def test_a_job_whose_devices_are_gone_is_planned_anew(shared: Place) -> None:
     """The operator gives the CPU less memory: that is another device, and the stored plan is not for it."""
 
     async def story(home: Home) -> Job:
+        shared.hold(8)
         job = await submit(home, lesson(samples=160))
         await reached(home, job.id, 8)
         shared.runners[-1].terminate()
-        assert await asyncio.to_thread(shared.runners[-1].wait, 60) == 0
+        shared.release(8)
+        assert await asyncio.to_thread(shared.runners[-1].wait, PATIENCE) == 0
         shared.start_runner(cpu_memory="2GB")
-        await until(home, job.id, lambda job: job.status is JobStatus.VALIDATING)
         done = await finished(home, job.id)
+        phases = [record.phase for record in await home.store.attempts(job.id)]
+        assert phases == [JobStatus.VALIDATING, JobStatus.RUNNING] * 2
         events = await home.store.list_events(job.id, limit=1000)
         warnings = [event for event in events if event.level == "warn" and "truncated" not in event.data]
         assert [event.data.get("code") for event in warnings] == ["stranded"], warnings

@@ -13,7 +13,19 @@ from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
 from onyx.jobs.status import JobStatus, Outcome
 from onyx.jobs.values import Job
-from tests.acceptance.place import Place, fingerprint, finished, gone, lesson, place, reached, submit, until, wait_for
+from tests.acceptance.place import (
+    PATIENCE,
+    Place,
+    fingerprint,
+    finished,
+    gone,
+    lesson,
+    place,
+    reached,
+    submit,
+    until,
+    wait_for,
+)
 
 SPEC = lesson(samples=400, epochs=2)
 """100 updates, a checkpoint every 5."""
@@ -74,11 +86,13 @@ def disturbed(it: Place, plan: list[tuple[int, Kill]]) -> str:
     """The fingerprint of a job at which something was killed after so many updates, as often as planned."""
 
     async def story(home: Home) -> Job:
+        it.hold(*(moment for moment, _ in plan))
         job = await submit(home, SPEC)
         for moment, kill in plan:
             await reached(home, job.id, moment)
             before = (await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)).attempt
             await kill(it)
+            it.release(moment)
             await until(home, job.id, after_attempt(before))
         done = await finished(home, job.id)
         await resumed_from_a_checkpoint(home, done, lost=len(plan))
@@ -113,19 +127,18 @@ def test_runners_killed_at_random_moments(shared: Place, undisturbed: str, seed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_both_killed_twice_in_one_job(
-    shared: Place, undisturbed: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 280.0)  # two runners start on the way
+def test_both_killed_twice_in_one_job(shared: Place, undisturbed: str, seed: int) -> None:
     kills = [kill_ranks, kill_runner] * 2
     assert disturbed(shared, list(zip(moments(seed, 4), kills, strict=True))) == undisturbed
 
 
 def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
     async def story(home: Home) -> Job:
+        shared.hold(12)
         job = await submit(home, SPEC)
         await reached(home, job.id, 12)
         await home.pause(job.id)
+        shared.release(12)
         paused = await until(home, job.id, lambda job: job.status is JobStatus.PAUSED)
         assert paused.checkpoint_update is not None
         await home.store.resume(job.id)
@@ -151,10 +164,12 @@ def test_cancel_frees_the_devices_and_is_final(shared: Place) -> None:
 
 def test_sigterm_saves_and_requeues(shared: Place, undisturbed: str) -> None:
     async def story(home: Home) -> Job:
+        shared.hold(7)
         job = await submit(home, SPEC)
         await reached(home, job.id, 7)
         shared.runners[-1].terminate()
-        assert await asyncio.to_thread(shared.runners[-1].wait, 60) == 0
+        shared.release(7)
+        assert await asyncio.to_thread(shared.runners[-1].wait, PATIENCE) == 0
         queued = await home.store.get(job.id)
         assert queued is not None
         assert queued.status is JobStatus.QUEUED
@@ -184,12 +199,14 @@ def test_a_zombie_writes_nothing_and_says_so(shared: Place, undisturbed: str) ->
     """A runner is stopped until its lease is gone; another finishes the job; then the first wakes up."""
 
     async def story(home: Home) -> Job:
+        shared.hold(7)
         job = await submit(home, SPEC)
         await reached(home, job.id, 7)
         running = await until(home, job.id, lambda job: job.status is JobStatus.RUNNING)
         number, ranks = len(shared.runners) - 1, shared.ranks()
         zombie = shared.runners[number]
         await stop_between_writes(home, zombie)
+        shared.release(7)
         shared.start_runner()
         done = await finished(home, job.id)
         assert done.attempt > running.attempt
@@ -199,7 +216,7 @@ def test_a_zombie_writes_nothing_and_says_so(shared: Place, undisturbed: str) ->
         await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in shared.log(number), "it says so")
         assert await home.store.list_events(job.id, limit=1000) == events
         zombie.terminate()
-        assert await asyncio.to_thread(zombie.wait, 60) == 0
+        assert await asyncio.to_thread(zombie.wait, PATIENCE) == 0
         return done
 
     assert fingerprint(shared.settings.home, shared.run(story).id) == undisturbed

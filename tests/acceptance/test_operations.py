@@ -15,11 +15,13 @@ def test_ranks_and_working_files_are_gone_after_a_job(tmp_path: Path) -> None:
     with place(tmp_path, keep_working_days=0, housekeeping_seconds=0.2) as it:
 
         async def story(home: Home) -> None:
+            it.hold(1)
             job = await submit(home, lesson())
             folder = home.settings.job_dir(job.id)
             await reached(home, job.id, 1)
             ranks = it.ranks()
             assert alive(ranks)
+            it.release(1)
             await finished(home, job.id)
             await gone(ranks)
             assert it.ranks() == []

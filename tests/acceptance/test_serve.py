@@ -16,7 +16,7 @@ from onyx.cli.client import Service
 from onyx.cli.watch import observe
 from onyx.jobs.holder import start_of
 from onyx.jobs.lock import locked_by
-from tests.acceptance.place import fingerprint, wait_for
+from tests.acceptance.place import PATIENCE, fingerprint, wait_for
 from tests.acceptance.serving import API, COMMAND, environment, serving
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (that is what these tests are about)
@@ -29,7 +29,7 @@ def is_running(job: dict[str, object]) -> bool:
 
 def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *arguments]
-    return subprocess.run(command, env=environment(home, **more), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment(home, **more), capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_it_says_where_it_is_and_imports_no_torch(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_stopped_service_saves_requeues_and_the_next_goes_on(tmp_path: Path) -
 
 
 def listen(url: str, begun: threading.Event, ended: threading.Event) -> None:
-    with httpx.stream("GET", url, headers={"Accept": "text/event-stream"}, timeout=60) as response:
+    with httpx.stream("GET", url, headers={"Accept": "text/event-stream"}, timeout=PATIENCE) as response:
         for _ in response.iter_lines():
             begun.set()
     ended.set()

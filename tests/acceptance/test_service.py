@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from onyx.jobs.lock import locked_by
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
-from tests.acceptance.place import share_cache, wait_for
+from tests.acceptance.place import PATIENCE, wait_for
+from tests.measured import share_measurements
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 
@@ -24,14 +25,14 @@ TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all: the first service starts a runner, and the others find it."""
     home = tmp_path_factory.mktemp("service")
-    share_cache(home)
+    share_measurements(home)
     return home
 
 
 def with_service(home: Path, story: Any) -> Any:
     async def run() -> Any:
         async with OptimizedFineTuningService(Settings(home=home, cpu_memory="3GB")) as service:
-            return await asyncio.wait_for(story(service), 120)
+            return await asyncio.wait_for(story(service), PATIENCE)
 
     return asyncio.run(run())
 

@@ -1,7 +1,6 @@
 """A job that is tracked in W&B ends as one that is not, however W&B behaves."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,8 @@ def init(project, **given):
         os.abort()
     time.sleep(600)
 """
-GRACE = 60.0
+GRACE = 600.0
+"""Seconds that a runner lets a tracker end by itself: longer than these tests take."""
 
 
 async def _story(home: Home) -> list[tuple[str, list[str]]]:
@@ -41,9 +41,8 @@ def test_a_tracker_that_crashes_or_hangs_costs_a_job_nothing(tmp_path: Path, mon
     (tmp_path / "library" / "wandb.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "library"), os.environ.get("PYTHONPATH", "")]))
     with place(tmp_path / "home", grace_seconds=GRACE) as it:
-        began = time.monotonic()
         (plain, nothing), (crash, said), (hang, _) = it.run(_story)
-        assert time.monotonic() - began < GRACE  # nobody waited for the one that hangs
+        assert it.processes("onyx-tracker")  # the one that hangs is still there: no job has waited for it
         assert len({fingerprint(it.settings.home, job_id) for job_id in (plain, crash, hang)}) == 1
         assert nothing == []
         assert said[0] == f"Tracked in W&B as run {crash} of project crash: kept with the job for `wandb sync`, " + (
@@ -56,7 +55,7 @@ def _leaves_in_time(it: Place) -> None:
     """A runner that is told to stop kills the one that still hangs."""
     (runner,) = it.runners
     runner.terminate()
-    assert runner.wait(GRACE / 2) == 0
+    assert runner.wait(GRACE / 3) == 0
 
 
 def test_all_attempts_of_a_job_are_one_run_that_has_each_update_once(tmp_path: Path) -> None:
@@ -64,9 +63,11 @@ def test_all_attempts_of_a_job_are_one_run_that_has_each_update_once(tmp_path: P
 
     async def story(home: Home) -> Job:
         spec = lesson(64, save_every_updates=3).model_copy(update={"wandb": WandbSpec(project="harbour")})
+        it.hold(4)
         job = await submit(home, spec)
         await reached(home, job.id, 4)
         await home.pause(job.id)
+        it.release(4)
         await until(home, job.id, lambda now: now.status is JobStatus.PAUSED)
         await home.resume(job.id)
         return await finished(home, job.id)

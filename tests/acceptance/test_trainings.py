@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.place import wait_for
+from tests.acceptance.place import PATIENCE, wait_for
 from tests.acceptance.server import Server, serving
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(64)]
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def http(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.api, timeout=60) as client:
+    with httpx.Client(base_url=server.api, timeout=PATIENCE) as client:
         yield client
 
 
@@ -68,7 +68,7 @@ def until(http: httpx.Client, training_id: str, **wanted: Any) -> dict[str, Any]
 @pytest.fixture(scope="module")
 def done(http: httpx.Client) -> dict[str, Any]:
     """A training that has ended well."""
-    answer = http.post("/training/with-accumulation?wait=60", json=body())
+    answer = http.post("/training/with-accumulation?wait=240", json=body())
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     assert made["success"] is True, made
@@ -153,7 +153,7 @@ def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: Server, 
     names = re.compile(r"\{(training_id|fine_tuning_job_id)\}")
     for path in looks:
         where = f"{server.url}{names.sub(training_id, path)}"
-        text = httpx.get(where, params={"model_name": "onyx/tiny", "limit": 100}, timeout=60).text
+        text = httpx.get(where, params={"model_name": "onyx/tiny", "limit": 100}, timeout=PATIENCE).text
         text = re.sub(r'"model_path":"[^"]*"', "", text)
         for secret in (str(server.settings.home), str(server.settings.data_root), sys.prefix):
             assert secret not in text, path

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from onyx.api.app import create_app
+from onyx.api.desk import Opening
 from onyx.jobs.home import Home
 from onyx.jobs.keys import Scope
 from onyx.settings import Settings
@@ -23,10 +25,21 @@ def settings(home: Path, **more: Any) -> Settings:
     return Settings.model_validate({"home": home, "cpu_memory": "3GB", "embedded_runner": False} | more)
 
 
+_free: list[FastAPI] = []
+
+
 @contextmanager
 def service(at: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(at)) as client:
+    """A service on these settings, as create_app makes it.
+
+    Building its routes takes longer than most tests, so an app that is free is used again: what belongs to a service
+    is opened by its lifespan, on settings of its own.
+    """
+    app = _free.pop() if _free else create_app()
+    vars(app.state.opening).update(vars(Opening(at)))
+    with TestClient(app) as client:
         yield client
+    _free.append(app)
 
 
 def at_home(at: Settings, story: Callable[[Home], Awaitable[T]]) -> T:

@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from onyx.api.app import create_app
 from onyx.api.router import make_router
 from onyx.jobs import bulletin
 from onyx.jobs.bulletin import Bulletin
 from onyx.memory.device import Device
 from onyx.settings import Settings
+from tests.api.service import service
 
 BODY = {
     "model_name": "onyx/tiny",
@@ -33,7 +33,7 @@ def quiet(home: Path, **more: object) -> Settings:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(quiet(tmp_path))) as client:
+    with service(quiet(tmp_path)) as client:
         yield client
 
 
@@ -106,7 +106,7 @@ def test_cards_of_every_host_are_shown(client: TestClient, tmp_path: Path) -> No
 
 
 def test_a_full_quota_is_a_413_that_says_what_to_do(tmp_path: Path) -> None:
-    with TestClient(create_app(quiet(tmp_path, owner_disk_bytes=1000))) as client:
+    with service(quiet(tmp_path, owner_disk_bytes=1000)) as client:
         made = client.post(f"{PREFIX}/training/with-accumulation", json=BODY, headers={"Idempotency-Key": "k"})
         folder = tmp_path / "jobs" / made.json()["training_id"]
         folder.mkdir(parents=True)
@@ -121,7 +121,7 @@ def test_a_full_quota_is_a_413_that_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_nearly_full_disk_is_a_503(tmp_path: Path) -> None:
-    with TestClient(create_app(quiet(tmp_path, free_disk_bytes=2**62))) as client:
+    with service(quiet(tmp_path, free_disk_bytes=2**62)) as client:
         refused = client.post(f"{PREFIX}/training/with-accumulation", json=BODY)
     assert refused.status_code == 503
     assert "nearly full" in refused.json()["detail"]

@@ -9,6 +9,7 @@ from onyx.jobs.courier import Courier
 from onyx.jobs.ids import JobKind
 from onyx.settings import Settings
 from tests.jobs.world import SPEC, World
+from tests.waiting import PATIENCE
 
 
 class Receiver:
@@ -31,7 +32,7 @@ class Receiver:
 async def take_out(world: World, tmp_path: Path, **more: Any) -> None:
     """Let a courier take out all that is due, and wait until it is done."""
     settings = Settings(home=tmp_path, webhook_secret=SecretStr("whsec_c2VjcmV0"), **more)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         await Courier(world.store, settings).take_out(tasks)
 
 

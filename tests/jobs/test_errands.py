@@ -18,6 +18,7 @@ from onyx.jobs.ids import make_key_id
 from onyx.jobs.private import close_directory
 from onyx.jobs.wake import socket_address
 from onyx.jobs.work import Work
+from tests.waiting import PATIENCE
 
 IS_ID = "onyx.jobs.ids:is_id"
 """Something short that Onyx can do: it ends with 1 for an id and with 0 for anything else."""
@@ -55,7 +56,7 @@ async def runner(run_dir: Path) -> AsyncIterator[Counting]:
     side.close()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
-        await asyncio.wait(others, timeout=30)
+        await asyncio.wait(others, timeout=PATIENCE)
     await asyncio.sleep(0)  # closed transports leave in the loop's next round
 
 
@@ -77,7 +78,7 @@ async def test_whoever_leaves_wants_no_answer(run_dir: Path, tmp_path: Path) -> 
         child = await ErrandLauncher(run_dir).start(work(tmp_path, str(tmp_path / "pipe"), READ))
         process = psutil.Process(child.pid)
         child.close()
-        await asyncio.to_thread(psutil.wait_procs, [process], timeout=30)
+        await asyncio.to_thread(psutil.wait_procs, [process], timeout=PATIENCE)
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
@@ -99,7 +100,7 @@ async def test_nothing_else_is_run(run_dir: Path, tmp_path: Path, asked: bytes) 
         with socket_address(run_dir, "errands") as address:
             reader, writer = await asyncio.open_unix_connection(address)
         writer.write(asked)
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()
         assert launcher.started == []
         child = await ErrandLauncher(run_dir).start(work(tmp_path, "nothing"))

@@ -14,6 +14,7 @@ from onyx.jobs.child import resolve
 from onyx.jobs.fresh import FreshLauncher
 from onyx.jobs.launcher import TemplateLauncher
 from onyx.jobs.work import Child, Ended, Launcher, Work
+from tests.waiting import PATIENCE
 
 NICENESS = 7
 
@@ -42,7 +43,7 @@ def rehearsal(folder: Path, *arguments: str, **environment: str) -> Work:
 
 async def comes_to(child: Child, expected: Ended) -> None:
     child.beat()
-    assert await asyncio.wait_for(child.wait(), 60) == expected
+    assert await asyncio.wait_for(child.wait(), PATIENCE) == expected
     assert await child.wait() == expected  # and again
     child.close()
 
@@ -66,9 +67,9 @@ async def names_and_lifelines(launcher: Launcher, folder: Path) -> None:
     # The same from a template that has stepped back itself as from an interpreter that has not.
     assert os.getpriority(os.PRIO_PROCESS, first.pid) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
     first.close()
-    assert await asyncio.wait_for(first.wait(), 30) == Ended(0)
+    assert await asyncio.wait_for(first.wait(), PATIENCE) == Ended(0)
     second.send(signal.SIGTERM)
-    assert await asyncio.wait_for(second.wait(), 30) == Ended(None, signal.SIGTERM)
+    assert await asyncio.wait_for(second.wait(), PATIENCE) == Ended(None, signal.SIGTERM)
     second.send(signal.SIGTERM)  # to nobody: no error
     second.close()
 
@@ -81,7 +82,7 @@ def _named(pid: int) -> None:
 
 async def many_at_once(launcher: Launcher, folder: Path) -> None:
     children = await asyncio.gather(*[launcher.start(rehearsal(folder, "exit", str(n))) for n in range(12)])
-    ends = await asyncio.wait_for(asyncio.gather(*[child.wait() for child in children]), 60)
+    ends = await asyncio.wait_for(asyncio.gather(*[child.wait() for child in children]), PATIENCE)
     assert [end.status for end in ends] == list(range(12))
 
 
@@ -128,7 +129,7 @@ async def the_template_dies(launcher: TemplateLauncher, folder: Path) -> None:
     child = await launcher.start(rehearsal(folder, "wait"))
     assert launcher.template_pid is not None
     os.kill(launcher.template_pid, signal.SIGKILL)
-    assert await asyncio.wait_for(child.wait(), 30) == Ended(None)
+    assert await asyncio.wait_for(child.wait(), PATIENCE) == Ended(None)
     await comes_to(await launcher.start(rehearsal(folder, "exit", "3")), Ended(3))
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from onyx.jobs.rounds import Rounds
+from tests.waiting import PATIENCE
 
 
 class Day:
@@ -91,5 +92,5 @@ async def test_a_turn_that_fails_is_over() -> None:
     with pytest.raises(ValueError, match="mine"):
         async with rounds.turn("a"):
             raise ValueError("mine")
-    async with asyncio.timeout(1), rounds.turn("b"):
+    async with asyncio.timeout(PATIENCE), rounds.turn("b"):
         pass

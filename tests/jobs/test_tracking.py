@@ -22,6 +22,7 @@ from onyx.jobs.work import Work
 from onyx.settings import Settings
 from tests.jobs.attempts import tracked_attempt
 from tests.jobs.world import RESULT, World
+from tests.waiting import PATIENCE
 
 KEY = "k" * 40
 HANGS = "import os, pathlib, time\npathlib.Path(os.environ['NOTE']).write_text(str(os.getpid()))\ntime.sleep(600)\n"
@@ -63,7 +64,7 @@ async def begin(world: World, home: Path, **settings: Any) -> tuple[ClaimedJob, 
     return claimed, bench, began
 
 
-async def until(there: Callable[[], Any], seconds: float = 60) -> None:
+async def until(there: Callable[[], Any], seconds: float = PATIENCE) -> None:
     async with asyncio.timeout(seconds):
         while True:
             if there():
@@ -72,7 +73,7 @@ async def until(there: Callable[[], Any], seconds: float = 60) -> None:
 
 
 async def done(bench: Bench) -> None:
-    await asyncio.wait_for(asyncio.gather(*bench.trackers.values()), 60)
+    await asyncio.wait_for(asyncio.gather(*bench.trackers.values()), PATIENCE)
 
 
 async def said(world: World, claimed: ClaimedJob, level: str) -> list[str]:

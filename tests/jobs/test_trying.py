@@ -24,8 +24,12 @@ from onyx.training.models.tiny import make_tiny
 from onyx.training.trial import Question
 from tests.jobs.world import World
 from tests.training.job import make_model
+from tests.waiting import PATIENCE
 
 TINY = Tried("onyx/tiny")
+SLOW = Tried("num_hidden_layers=12")
+"""So slow that a long answer is never whole before a test has interrupted it."""
+
 LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
 SHORT = LONG.model_copy(update={"max_tokens": 4})
 ROOM = 20 * 2**20
@@ -64,6 +68,14 @@ def template(loop: asyncio.Runner) -> Iterator[TemplateLauncher]:
     loop.run(launcher.close())
 
 
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the slow model is."""
+    made = make_model(tmp_path_factory.mktemp("slow"), num_hidden_layers=12)
+    assert made.name == SLOW.name
+    return made.parent
+
+
 @pytest.fixture
 def play(loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path) -> Callable[..., None]:
     def play(story: Story, **more: Any) -> None:
@@ -71,9 +83,9 @@ def play(loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path) -> Ca
 
         async def run() -> None:
             async with trying(settings, template) as (trier, watched):
-                await asyncio.wait_for(story(trier, watched), 60)
+                await asyncio.wait_for(story(trier, watched), PATIENCE)
             for child in watched.started:
-                await asyncio.wait_for(child.wait(), 60)  # nobody is left behind
+                await asyncio.wait_for(child.wait(), PATIENCE)  # nobody is left behind
 
         loop.run(run())
 
@@ -123,20 +135,20 @@ def test_another_model_takes_the_place(play: Callable[..., None], tmp_path: Path
         first = await whole(trier.ask(TINY, SHORT))
         assert await whole(trier.ask(other, SHORT)) == first
         assert len(watched.started) == 2
-        await asyncio.wait_for(watched.started[0].wait(), 10)
+        await asyncio.wait_for(watched.started[0].wait(), PATIENCE)
 
     play(story, model_root=root)
 
 
-def test_a_full_queue_refuses(play: Callable[..., None]) -> None:
+def test_a_full_queue_refuses(play: Callable[..., None], slow: Path) -> None:
     async def story(trier: Trier, watched: Watched) -> None:
-        first, second = trier.ask(TINY, LONG), trier.ask(TINY, SHORT)
-        assert (await failure(trier.ask(TINY, SHORT))).code == "queue_full"
+        first, second = trier.ask(SLOW, LONG), trier.ask(SLOW, SHORT)
+        assert (await failure(trier.ask(SLOW, SHORT))).code == "queue_full"
         first.close()
         await whole(second)
-        await whole(trier.ask(TINY, SHORT))
+        await whole(trier.ask(SLOW, SHORT))
 
-    play(story, try_queue=2)
+    play(story, try_queue=2, model_root=slow)
 
 
 def test_an_owner_who_asks_much_keeps_nobody_waiting(play: Callable[..., None]) -> None:
@@ -192,16 +204,16 @@ def test_running_out_of_memory_costs_that_answer_only(play: Callable[..., None],
     play(story, model_root=tmp_path / "models")
 
 
-def test_a_talk_that_is_closed_stops_the_model(play: Callable[..., None]) -> None:
+def test_a_talk_that_is_closed_stops_the_model(play: Callable[..., None], slow: Path) -> None:
     async def story(trier: Trier, watched: Watched) -> None:
-        talk = trier.ask(TINY, LONG)
+        talk = trier.ask(SLOW, LONG)
         assert (await talk.next()).text
         talk.close()
-        await whole(trier.ask(TINY, SHORT))
+        await whole(trier.ask(SLOW, SHORT))
         assert talk.lines.qsize() < LONG.max_tokens // 2
         assert len(watched.started) == 1  # the same process: it was told to stop, and did
 
-    play(story)
+    play(story, model_root=slow)
 
 
 def test_one_that_waits_can_be_closed(play: Callable[..., None]) -> None:
@@ -214,18 +226,18 @@ def test_one_that_waits_can_be_closed(play: Callable[..., None]) -> None:
     play(story)
 
 
-def test_a_killed_process_is_replaced(play: Callable[..., None]) -> None:
+def test_a_killed_process_is_replaced(play: Callable[..., None], slow: Path) -> None:
     async def story(trier: Trier, watched: Watched) -> None:
-        talk = trier.ask(TINY, LONG)
+        talk = trier.ask(SLOW, LONG)
         assert (await talk.next()).text
         os.kill(watched.started[0].pid, signal.SIGKILL)
         assert (await failure(talk)).code == "model_unloaded"
-        await whole(trier.ask(TINY, SHORT))
+        await whole(trier.ask(SLOW, SHORT))
         os.kill(watched.started[1].pid, signal.SIGKILL)  # while nobody asks it anything: the next does not notice
-        await whole(trier.ask(TINY, SHORT))
+        await whole(trier.ask(SLOW, SHORT))
         assert len(watched.started) == 3
 
-    play(story)
+    play(story, model_root=slow)
 
 
 def test_an_idle_process_leaves(play: Callable[..., None]) -> None:
@@ -238,9 +250,9 @@ def test_an_idle_process_leaves(play: Callable[..., None]) -> None:
     play(story, try_idle_seconds=0.2)
 
 
-def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_path: Path) -> None:
+def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_path: Path, slow: Path) -> None:
     async def story(trier: Trier, watched: Watched) -> None:
-        talk = trier.ask(TINY, LONG)
+        talk = trier.ask(SLOW, LONG)
         assert (await talk.next()).text
         world = World(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
         try:
@@ -248,18 +260,18 @@ def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_p
         finally:
             await world.store.close()
         assert (await failure(talk)).code == "model_unloaded"
-        await whole(trier.ask(TINY, SHORT))  # there is room beside a training of so little
+        await whole(trier.ask(SLOW, SHORT))  # there is room beside a training of so little
         assert len(watched.started) == 2
 
-    play(story)
+    play(story, model_root=slow)
 
 
 def test_through_the_runner(
-    loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: asyncio.Runner, template: TemplateLauncher, tmp_path: Path, slow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner starts it on somebody's behalf: one on a host, and gone with a word."""
     monkeypatch.setattr("onyx.jobs.trying.LOOK_SECONDS", 3600.0)  # so that nobody else ends it
-    settings = Settings(home=tmp_path, cpu_memory="1GB", try_idle_seconds=0.5)
+    settings = Settings(home=tmp_path, cpu_memory="1GB", try_idle_seconds=0.5, model_root=slow)
 
     async def story() -> None:
         settings.run_dir.mkdir()
@@ -267,25 +279,25 @@ def test_through_the_runner(
         await errands.open()
         launcher = ErrandLauncher(settings.run_dir)
         async with trying(settings, launcher) as (one, started), trying(settings, launcher) as (other, waiting):
-            talk = one.ask(TINY, LONG)
+            talk = one.ask(SLOW, LONG)
             assert (await talk.next()).text
-            second = other.ask(TINY, SHORT)
+            second = other.ask(SLOW, SHORT)
             errands.make_room()
             assert (await failure(talk)).code == "model_unloaded"
             await whole(second)
-            third = one.ask(TINY, SHORT)  # waits until the other process has been idle for long enough
+            third = one.ask(SLOW, SHORT)  # waits until the other process has been idle for long enough
             await whole(third)
             assert (len(started.started), len(waiting.started)) == (2, 1)
         errands.close()
 
-    loop.run(asyncio.wait_for(story(), 60))
+    loop.run(asyncio.wait_for(story(), PATIENCE))
 
 
-def test_whoever_takes_too_long_is_told(play: Callable[..., None]) -> None:
+def test_whoever_takes_too_long_is_told(play: Callable[..., None], slow: Path) -> None:
     async def story(trier: Trier, watched: Watched) -> None:
-        assert (await failure(trier.ask(TINY, LONG))).code == "timeout"
+        assert (await failure(trier.ask(SLOW, LONG))).code == "timeout"
 
-    play(story, try_seconds=0.5)
+    play(story, try_seconds=0.5, model_root=slow)
 
 
 def test_a_model_that_is_not_there(play: Callable[..., None]) -> None:

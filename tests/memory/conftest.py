@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.measured import share_measurements
+
 
 @pytest.fixture(scope="session")
 def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.mktemp("home")
+    share_measurements(home)
+    return home
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from onyx.memory.planner import plan
 from onyx.memory.recipe import Recipe
 from onyx.memory.timing import Timing
 from onyx.memory.timings import store_timing
+from tests.measured import KNOWN_CPU
 
 GB = 2**30
 SLOW = Timing(per_micro_batch=0.0, per_token=0.01, per_update=0.0)
@@ -21,6 +22,7 @@ SLOW = Timing(per_micro_batch=0.0, per_token=0.01, per_update=0.0)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONYX_HOME", str(tmp_path))
     monkeypatch.setattr("onyx.memory.compiling.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("onyx.memory.fitting.overhead_of", lambda _: KNOWN_CPU)
 
 
 def made(*, width: int, memory: int = 16 * GB, samples: int = 8000, **options: Any) -> Plan:

@@ -1,14 +1,13 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.memory_cases import llama
+from onyx.memory import estimate as estimating
 from onyx.memory.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.overhead import ASSUMED_CUDA
@@ -195,49 +194,40 @@ def test_longer_than_the_models_positions() -> None:
         plan(RECIPE.but(max_length=513), effective_batch=8, devices=[card(24 * GB)])
 
 
-def test_a_plan_from_cache_is_quick() -> None:
+def test_a_plan_from_cache_runs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even an empty one. What that saves is measured in benchmarks/memory.py."""
+
     def make() -> Plan:
         return plan(RECIPE, effective_batch=64, devices=[card(8 * GB), card(16 * GB, 1)], lengths=range(1, 4000))
 
     first = make()
-    seconds = [_seconds(make) for _ in range(5)]
-    assert min(seconds) < 0.1
+    monkeypatch.setattr(estimating, "estimate", None)
+    monkeypatch.setattr("torch.nn.Module.__call__", None)
     assert make() == first
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 @pytest.mark.parametrize(
-    ("config", "options", "seconds", "needs"),
+    ("config", "options", "needs"),
     [
-        ("GPT2Config()", "", 5, 124e6 * 12),
-        pytest.param("LlamaConfig()", 'precision="bf16", method="lora"', 20, 13e9, marks=pytest.mark.slow),
+        ("GPT2Config()", "", 124e6 * 12),
+        pytest.param("LlamaConfig()", 'precision="bf16", method="lora"', 13e9, marks=pytest.mark.slow),
     ],
 )
-def test_a_first_plan_is_quick_and_small(
-    tmp_path: Path, config: str, options: str, seconds: float, needs: float
-) -> None:
-    """In a process of its own, so that its memory is counted with torch's. Seconds of CPU: others share the cores."""
+def test_a_first_plan_needs_little_memory(tmp_path: Path, config: str, options: str, needs: float) -> None:
+    """In a process of its own, so that its memory is counted with torch's: less than the weights alone would take."""
     code = f"""
-import json, os, time
+import json, os
 os.environ["ONYX_HOME"] = {str(tmp_path)!r}
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from onyx.memory.planner import plan
 from onyx.memory.recipe import Recipe
-start = time.process_time()
 made = plan(Recipe(model={config}, {options}), effective_batch=32, devices=[{{"name": "A100", "memory_gb": 80}}])
-taken = time.process_time() - start
 most = next(int(text.split()[1]) for text in open("/proc/self/status") if text.startswith("VmHWM"))
-print(json.dumps([taken, most, made.devices[0].low]))
+print(json.dumps([most, made.devices[0].low]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    taken, kilobytes, low = json.loads(done.stdout.splitlines()[-1])
-    assert taken < seconds
+    kilobytes, low = json.loads(done.stdout.splitlines()[-1])
     assert kilobytes < 2**20
     assert low > needs
 

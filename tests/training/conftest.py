@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.measured import share_measurements
 from tests.training.job import Job, make_model, write_data, write_pairs
 from tests.training.template import Template
 
@@ -21,7 +22,9 @@ def template() -> Iterator[Template]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("onyx")
+    home = tmp_path_factory.mktemp("onyx")
+    share_measurements(home)
+    return home
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -178,13 +178,12 @@ class Job:
         values = vars(self) | {"name": name, "number": 0} | changes
         return Job(**values)
 
-    def start(self) -> list[int]:
-        """The next attempt's ranks, as processes."""
+    def start(self, *, hold: Sequence[int] = ()) -> list[int]:
+        """The next attempt's ranks, as processes. They wait after each update of `hold`."""
         self.number += 1
         path = self.write_attempt()
-        return [
-            self.template.start(path, rank, limits=self.limits, hook=self.hook) for rank in range(len(self.budgets))
-        ]
+        ranks = range(len(self.budgets))
+        return [self.template.start(path, rank, limits=self.limits, hold=hold, hook=self.hook) for rank in ranks]
 
     def wait(self, pids: list[int], seconds: float = SECONDS) -> list[int]:
         return [self.template.wait(pid, seconds) for pid in pids]
@@ -248,10 +247,14 @@ class Job:
         for pid in pids:
             os.kill(pid, number)
 
-    def until_listening(self, pids: list[int]) -> None:
-        """Until the ranks have put on their names, and so listen to signals."""
-        comms = [Path(f"/proc/{pid}/comm") for pid in pids]
-        self.until(lambda: all(comm.read_text().startswith("onyx-rank-") for comm in comms))
+    def until_held(self, update: int) -> None:
+        """Until the attempt waits at an update of `hold`: however busy the machine is, it gets no further."""
+        ranks = range(len(self.budgets) if update == 0 else 1)
+        self.until(lambda: all((self.attempt_dir / f"held-{update}-{rank}").exists() for rank in ranks))
+
+    def release(self, update: int) -> None:
+        """Let the attempt go on from there, now or when it comes there."""
+        (self.attempt_dir / f"release-{update}").touch()
 
     def until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
         end = time.monotonic() + seconds

@@ -6,11 +6,13 @@ import os
 import select
 import subprocess
 import sys
+import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-SECONDS = 60.0
+SECONDS = 600.0
 """A rank that takes longer hangs."""
 
 
@@ -27,10 +29,22 @@ class Template:
             cwd=Path(__file__).parents[2],
         )
 
-    def start(self, attempt: Path, rank: int, *, limits: dict[str, int] | None = None, hook: str | None = None) -> int:
-        """Fork a rank; its pid. `limits` are rlimits by name, `hook` is what it calls first, as module:function."""
+    def start(
+        self,
+        attempt: Path,
+        rank: int,
+        *,
+        limits: dict[str, int] | None = None,
+        hold: Sequence[int] = (),
+        hook: str | None = None,
+    ) -> int:
+        """Fork a rank; its pid. `limits` are rlimits by name, `hook` is what it calls first, as module:function.
+
+        After each update of `hold` the first rank waits for the test's release; at 0 every rank does, before its first.
+        """
         log = attempt.parent / f"rank-{rank}.log"
-        request = {"attempt": str(attempt), "rank": rank, "log": str(log), "limits": limits or {}, "hook": hook}
+        request = {"attempt": str(attempt), "rank": rank, "log": str(log), "limits": limits or {}, "hold": [*hold]}
+        request["hook"] = hook
         return int(self._ask({"start": request}))
 
     def wait(self, pid: int, seconds: float = SECONDS) -> int:
@@ -41,7 +55,7 @@ class Template:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=SECONDS)
         self._process.stdout.close()
 
     def _ask(self, request: dict[str, Any], seconds: float = SECONDS) -> Any:
@@ -100,12 +114,40 @@ def _become(request: dict[str, Any]) -> NoReturn:
         if request["hook"]:
             module, _, name = request["hook"].partition(":")
             getattr(importlib.import_module(module), name)()
+        if request["hold"]:
+            _hold(Path(request["attempt"]).parent, request["rank"], request["hold"])
         status = main(request["attempt"], request["rank"])
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
+    """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
+    from onyx.training.metrics import Metrics, Row
+    from onyx.training.signals import Stop
+
+    add, listen = Metrics.add, Stop.listen
+
+    def wait_at(update: int) -> None:
+        (attempt / f"held-{update}-{rank}").touch()
+        while not (attempt / f"release-{update}").exists():
+            time.sleep(0.002)
+
+    def add_and_wait(metrics: Metrics, row: Row) -> None:
+        add(metrics, row)
+        if row.update in updates and rank == 0:
+            wait_at(row.update)
+
+    def listen_and_wait(stop: Stop) -> Stop:
+        listen(stop)
+        if 0 in updates:
+            wait_at(0)
+        return stop
+
+    Metrics.add, Stop.listen = add_and_wait, listen_and_wait  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ def job(template: Template, tmp_path: Path) -> Job:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Path) -> None:
     plain = job.twin("plain").finish()
     compiled = job.twin("compiled", compile_dir=tmp_path / "compiled")
@@ -57,9 +56,10 @@ def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Pa
 def test_a_stopped_one_goes_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
     whole = job.twin("whole", compile_dir=tmp_path / "compiled", training={"epochs": 3}).finish()
     stopped = job.twin("stopped", compile_dir=tmp_path / "compiled", training={"epochs": 3})
-    pids = stopped.start()
-    stopped.until(lambda: any(event.kind == "checkpoint" for event in stopped.events))
+    pids = stopped.start(hold=[7])
+    stopped.until_held(7)
     stopped.signal(pids, signal.SIGTERM)
+    stopped.release(7)
     assert stopped.wait(pids) == [Exit.SAVED]
     stopped.finish()
     assert stopped.number == 2
@@ -102,7 +102,6 @@ def test_joined_samples_need_one_graph() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
 def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled again, whatever the samples, runs and tokens; the sums are those of the plain step."""

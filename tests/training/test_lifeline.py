@@ -1,50 +1,77 @@
 import os
 import subprocess
 import sys
-import time
 
 from onyx.training.lifeline import LIFELINE
+from tests.waiting import PATIENCE
 
-CHILD = (
-    "import sys, time; from onyx.training.lifeline import watch; "
-    "watch(int(sys.argv[1]), float(sys.argv[2])); print('up', flush=True); time.sleep(30)"
-)
+CHILD = """
+import sys, time
+from onyx.training.lifeline import watch
+watch(int(sys.argv[1]), float(sys.argv[2]))
+print("up", flush=True)
+time.sleep(600)
+"""
+
+TIMED = """
+import select, sys, time
+from onyx.training import lifeline
+
+beats, clock = int(sys.argv[1]), int(sys.argv[3])
+real = select.poll
+
+class Poll:
+    '''Waits for a beat, or until the test says that the time is over.'''
+    def __init__(self):
+        self._real = real()
+        self._real.register(clock, select.POLLIN)
+    def register(self, descriptor, events):
+        self._real.register(descriptor, events)
+    def poll(self, milliseconds):
+        print(milliseconds, flush=True)
+        return [ready for ready in self._real.poll() if ready[0] == beats]
+
+select.poll = Poll
+lifeline.watch(beats, float(sys.argv[2]))
+time.sleep(600)
+"""
 
 
-def child(reader: int, silence: float) -> subprocess.Popen[str]:
+def child(code: str, silence: float, *readers: int) -> subprocess.Popen[str]:
+    first, *others = map(str, readers)
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(reader), str(silence)],
-        pass_fds=(reader,),
+        [sys.executable, "-c", code, first, str(silence), *others],
+        pass_fds=readers,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    os.close(reader)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
+    for reader in readers:
+        os.close(reader)
     return process
+
+
+def heard(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip()
 
 
 def test_the_end_of_the_file_ends_the_child_at_once() -> None:
     reader, writer = os.pipe()
-    process = child(reader, silence=60)
+    process = child(CHILD, 3600, reader)
+    assert heard(process) == "up"
     os.write(writer, b"..")
-    time.sleep(0.05)
     assert process.poll() is None
     os.close(writer)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert said == "the runner is gone: leaving\n"
 
 
-def test_silence_ends_the_child_and_beats_keep_it() -> None:
+def test_silence_ends_the_child() -> None:
     reader, writer = os.pipe()
-    process = child(reader, silence=0.5)
-    for _ in range(8):
-        os.write(writer, b".")
-        time.sleep(0.1)
-    assert process.poll() is None
-    process.communicate(timeout=10)
+    process = child(CHILD, 0.1, reader)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     os.close(writer)
 
@@ -63,3 +90,19 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     os.close(writer)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "the runner is gone: leaving\n")
+
+
+def test_every_beat_begins_the_wait_anew() -> None:
+    reader, writer = os.pipe()
+    over, clock = os.pipe()
+    process = child(TIMED, 7, reader, over)
+    for _ in range(8):
+        assert heard(process) == "7000.0"
+        os.write(writer, b".")
+    assert heard(process) == "7000.0"  # alive, and it waits again
+    assert process.poll() is None
+    os.write(clock, b".")
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    os.close(writer)
+    os.close(clock)

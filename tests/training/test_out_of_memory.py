@@ -89,8 +89,8 @@ def test_the_lower_budget_outlives_the_attempt(tight: Job) -> None:
     tight.memory = [room(40)]
     tight.training = {"epochs": 2, "save_every_updates": 3}
     quiet = tight.twin("quiet").finish()
-    pids = tight.start()
-    tight.until(lambda: len(tight.rows()) >= 5)
+    pids = tight.start(hold=[5])
+    tight.until_held(5)
     tight.signal(pids, signal.SIGKILL)
     tight.wait(pids)
     tight.memory = None

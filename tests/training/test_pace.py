@@ -12,6 +12,7 @@ from onyx.memory.timing import Timing
 from onyx.memory.timings import own_key, store_timing
 from onyx.training import pace
 from onyx.training.pace import Pace
+from tests.measured import KNOWN_CPU
 
 GB = 2**30
 
@@ -39,6 +40,7 @@ def test_a_slower_device_gets_its_share_by_what_was_measured(
 ) -> None:
     """Where they are about alike, shares stay equal: a few per cent are the machine's noise."""
     monkeypatch.setenv("ONYX_HOME", str(tmp_path))
+    monkeypatch.setattr("onyx.memory.fitting.overhead_of", lambda _: KNOWN_CPU)
     config = LlamaConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64
     )

@@ -15,6 +15,7 @@ from onyx.training.loop import Ending
 from onyx.training.ranks import Told, heard
 from onyx.training.signals import Stop
 from tests.training.job import Job
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -86,4 +87,4 @@ def test_a_fresh_interpreter_and_its_lifeline(job: Job) -> None:
         job.until(lambda: len(job.rows()) >= 5)
         assert Path(f"/proc/{process.pid}/comm").read_text() == "onyx-rank-0\n"
         os.close(writer)
-        assert process.wait(timeout=10) == 1
+        assert process.wait(timeout=PATIENCE) == 1

@@ -13,6 +13,9 @@ from tests.training.job import Job, distance, make_model, same
 
 UPDATES = 20
 
+REACH = 3
+"""Updates within which a kill comes, at some moment of them."""
+
 
 @pytest.fixture
 def dropping(job: Job, home: Path) -> Job:
@@ -40,17 +43,12 @@ def undisturbed(job: Job, home: Path) -> Job:
     return UNDISTURBED[ranks]
 
 
-def start(job: Job, moment: int) -> list[int]:
-    """Start an attempt, and wait until the job has made so many updates and this attempt at least one."""
-    pids = job.start()
-    job.until(lambda: len(job.rows()) >= moment and any(event.kind == "metrics" for event in job.events))
-    return pids
-
-
 def disturb(job: Job, moment: int, act: Callable[[list[int]], None]) -> list[int]:
-    """Do something to an attempt after so many updates; how its ranks ended."""
-    pids = start(job, moment)
+    """Do something to an attempt after so many updates of the job; how its ranks ended."""
+    pids = job.start(hold=[moment])
+    job.until_held(moment)
     act(pids)
+    job.release(moment)
     return job.wait(pids)
 
 
@@ -71,10 +69,13 @@ def check(job: Job, home: Path) -> None:
 def kill_some(job: Job, chance: random.Random, moments: list[int]) -> None:
     """SIGKILL one rank at each of the moments, then let the job end."""
     for moment in moments:
-        pids = start(job, moment) if moment else job.start()
-        time.sleep(chance.random() * 0.05)
+        pids = job.start(hold=[moment, moment + REACH])
+        job.until_held(moment)
+        job.release(moment)
+        time.sleep(chance.random() * 0.05)  # no more than REACH updates, however long this takes
         # Before the first update ranks may not have met yet: then it is the runner that ends those who wait.
         job.signal([chance.choice(pids)] if moment else pids, signal.SIGKILL)
+        job.release(moment + REACH)
         assert Exit.SAVED not in job.wait(pids)
     job.finish()
 
@@ -82,18 +83,17 @@ def kill_some(job: Job, chance: random.Random, moments: list[int]) -> None:
 @pytest.mark.parametrize("seed", [0])
 def test_sigkill_of_a_rank_twice(running: Job, home: Path, seed: int) -> None:
     chance = random.Random(seed)
-    kill_some(running, chance, sorted(chance.randint(6, UPDATES - 2) for _ in range(2)))
+    kill_some(running, chance, sorted(chance.randint(6, UPDATES - 1 - REACH) for _ in range(2)))
     assert running.number == 3
     assert resumed_from(running) >= 5
     check(running, home)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_sigkill_of_a_rank_at_random_moments(running: Job, home: Path, seed: int) -> None:
     chance = random.Random(seed)
-    moments = sorted(chance.randint(0, UPDATES - 1) for _ in range(1 + seed % 2))
+    moments = sorted(chance.randint(0, UPDATES - 1 - REACH) for _ in range(1 + seed % 2))
     kill_some(running, chance, moments)
     if moments[-1] > 6:
         assert resumed_from(running) >= 5
@@ -105,9 +105,10 @@ def test_sigterm_saves_the_last_update_and_leaves(running: Job, home: Path) -> N
     codes = disturb(running, 7, running.signal)
     assert codes == [Exit.SAVED] * len(running.budgets)
     done = len(running.rows())
-    pids = running.start()
-    running.until_listening(pids)
-    running.signal(pids)  # long before its first window
+    pids = running.start(hold=[0])
+    running.until_held(0)
+    running.signal(pids)  # before its first window
+    running.release(0)
     codes = running.wait(pids)
     assert codes == [Exit.SAVED] * len(running.budgets)
     running.finish()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.app import create_app
 from onyx.settings import Settings
+from tests.api.service import service
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(home: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(home=home, embedded_runner=False, upload_bytes=4096))) as client:
+    with service(Settings(home=home, embedded_runner=False, upload_bytes=4096)) as client:
         yield client

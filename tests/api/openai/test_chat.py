@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.app import create_app
 from onyx.settings import Settings
+from tests.api.service import service
 
 ASKED: dict[str, Any] = {"model": "onyx/tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -17,7 +17,7 @@ ASKED: dict[str, Any] = {"model": "onyx/tiny", "messages": [{"role": "user", "co
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     settings = Settings(home=tmp_path_factory.mktemp("home"), embedded_runner=False, try_tokens=64)
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         yield client
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.app import create_app
 from onyx.api.openai import files
 from onyx.settings import Settings
 from tests.api.openai.world import CHAT, create, refused, upload
+from tests.api.service import service
 
 
 def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
@@ -114,7 +114,7 @@ def test_what_a_killed_server_left_half_is_never_seen_and_goes(client: TestClien
 @contextmanager
 def limited(home: Path, **more: int) -> Iterator[TestClient]:
     settings = Settings.model_validate({"home": home, "embedded_runner": False, "upload_bytes": 2**21} | more)
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         yield client
 
 

@@ -7,11 +7,11 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from onyx.api.app import create_app
 from onyx.jobs.home import Home
 from onyx.settings import Settings
 from onyx.training.spec import JobSpec, TrainingSpec
 from tests.api.openai.world import create, refused, upload
+from tests.api.service import service
 
 
 def spec_of(home: Any, job_id: str) -> JobSpec:
@@ -135,7 +135,7 @@ def test_mistakes_are_named(client: TestClient, body: dict[str, Any], param: str
 
 def test_a_webhook_must_be_out_there(home: Any) -> None:
     settings = Settings(home=home, embedded_runner=False, webhook_secret=SecretStr("s"))
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         whole = {"model": "onyx/tiny", "training_file": upload(client)["id"]}
         for url in (
             "http://example.com/",
@@ -200,7 +200,7 @@ def test_only_a_request_that_says_it_comes_again_finds_the_former_job(client: Te
 
 def test_an_operators_limits_hold_and_defaults_keep_to_them(home: Any) -> None:
     settings = Settings(home=home, embedded_runner=False, most_epochs=2, most_max_length=100, open_jobs_per_owner=1)
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         file = upload(client)["id"]
         whole = {"model": "onyx/tiny", "training_file": file}
         for body, param in (

@@ -7,7 +7,6 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.app import create_app
 from onyx.api.openai.models import remove
 from onyx.jobs.asking import job_spec
 from onyx.jobs.holder import this_process
@@ -17,6 +16,7 @@ from onyx.jobs.values import DeviceNeed, Job, RunnerDevice
 from onyx.settings import Settings
 from onyx.training.attempt import Event, Result
 from tests.api.openai.world import create, refused, upload
+from tests.api.service import service
 
 SNAPSHOT = {
     "epoch": 1,
@@ -43,7 +43,7 @@ def job(settings: Settings) -> Job:
 
 @pytest.fixture
 def client(settings: Settings, job: Job) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
+    with service(settings) as client:
         yield client
 
 
