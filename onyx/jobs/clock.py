@@ -1,10 +1,11 @@
 """What time it is, by the one clock that all hosts share: the database's."""
 
-from sqlalchemy import Double, cast, func, literal_column, select
+from sqlalchemy import Double, func, literal_column, select
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 _SQLITE = literal_column("(julianday('now') - 2440587.5) * 86400.0", Double)
-_POSTGRESQL = cast(func.extract("epoch", func.clock_timestamp()), Double)
+_POSTGRESQL = sql_cast(func.extract("epoch", func.clock_timestamp()), Double)
 
 
 class DatabaseClock:
