@@ -126,7 +126,7 @@ def _stop_compiling(run: Run, place: Place, told: list[Told]) -> None:
     """What one rank cannot compile is compiled on none, and in no attempt that does these windows again."""
     if run.progress.steering.eager or not any(each.eager for each in told):
         return
-    line = run.journal.not_compiled(place, f"from window {place.window} on the step is not compiled")
+    line = run.journal.not_compiled(place, f"from window {place.window} on every rank runs its step without compiling")
     run.steer(line.applied(run.progress.steering))
 
 

@@ -23,16 +23,25 @@ SECONDS = 120.0
 
 _WORKS = "works"
 
+_TIMED_OUT = "it took more than"
+
+_PASSING = (_TIMED_OUT, "it was killed by SIGKILL", "it was killed by SIGTERM", "it failed: MemoryError")
+"""Ends that say how busy the machine was, not what its CPU can do: they decide the one plan, and are not kept."""
+
+FORMAT = 2
+"""Of what is kept. The first one kept time-outs too."""
+
 
 def trouble(precision: Half) -> str | None:
     """How a step in this precision ends on this CPU; None when it works. Tried once per machine and versions."""
     cache = Cache("trials")
-    key = {"precision": precision, "cpu": _cpu(), "versions": versions()}
+    key = {"trial": FORMAT, "precision": precision, "cpu": _cpu(), "versions": versions()}
     known = cache.read(key)
     if known is None:
         known = _try([sys.executable, "-m", "onyx.training.half", precision])
         logger.info("a step in %s on this CPU: %s", precision, known, extra={"action": "precision_tried"})
-        cache.write(key, known)
+        if not known.startswith(_PASSING):
+            cache.write(key, known)
     return None if known == _WORKS else known
 
 
@@ -43,7 +52,7 @@ def _try(command: list[str], seconds: float = SECONDS) -> str:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return f"it took more than {seconds:g} seconds"
+        return f"{_TIMED_OUT} {seconds:g} seconds"
     if child.returncode == 0:
         return _WORKS
     if child.returncode < 0:

@@ -44,6 +44,24 @@ def test_bf16_for_real_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert half.trouble("bf16") == found
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time; time.sleep(60)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",  # as the kernel does where memory runs out
+        "raise MemoryError",
+    ],
+)
+def test_what_a_busy_machine_did_to_a_trial_is_not_kept(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of the CPU: the next job tries again."""
+    trial = half._try
+    with monkeypatch.context() as patch:
+        patch.setattr(half, "_try", lambda _: trial(python(code), seconds=2))
+        assert half.trouble("bf16") is not None
+    monkeypatch.setattr(half, "_try", lambda _: trial(python("pass")))
+    assert half.trouble("bf16") is None
+
+
 def test_another_cpu_is_tried_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(half, "_try", lambda _: "it was killed by SIGILL")
     assert half.trouble("bf16") == "it was killed by SIGILL"
