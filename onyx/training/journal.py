@@ -117,7 +117,7 @@ class Journal:
 
     def _write(self, kind: Kind, message: str, line: Line, details: Mapping[str, Any]) -> Line:
         level: Level = "info" if kind == "config" else "warn"
-        self.events.say(kind, message, {**details, **line.model_dump()}, safe=True, level=level)
+        self.events.say(kind, message, {**details, **_said(line)}, safe=True, level=level)
         self.lines.append(line)
         return line
 
@@ -135,6 +135,14 @@ def dump(lines: Sequence[Line]) -> str:
 
 def load(text: str) -> list[Line]:
     return [Line.model_validate(line) for line in json.loads(text)]
+
+
+def _said(line: Line) -> dict[str, Any]:
+    """Without what says nothing: most lines hold from a window on, and compile as before."""
+    silent = {
+        name for name in ("evaluation", "stretch", "eager") if getattr(line, name) is Line.model_fields[name].default
+    }
+    return line.model_dump(exclude=silent)
 
 
 def _line(data: Mapping[str, Any]) -> Line:

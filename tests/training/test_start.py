@@ -46,7 +46,7 @@ def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preferring: Job) 
     preferring.training |= {"epochs": 1}
     run_inline(preferring)
     (event,) = lines(preferring)
-    assert Line.model_validate({name: event.data[name] for name in Line.model_fields}) == Line(
+    assert Line.model_validate({name: event.data[name] for name in Line.model_fields if name in event.data}) == Line(
         window=0, stretch=0, budgets=(64,)
     )
     replay = preferring.twin("replay", memory_losses=0)
