@@ -17,7 +17,7 @@ from torch.optim import AdamW
 from benchmarks.measure import interleave, ratio, table
 from onyx.accumulation import engine, functional, system
 from onyx.accumulation.ads import GradientAccumulationConfig, GradientAccumulator
-from onyx.memory.counter import Counter
+from onyx.memory.footprint.live_bytes import Counter
 
 WIDTH, BATCH, MICRO_BATCHES, TURNS = 768, 128, 8, 60
 LENGTHS = (1, 4, 8)

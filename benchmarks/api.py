@@ -20,8 +20,8 @@ import httpx
 from sqlalchemy import insert, select
 
 from benchmarks.measure import table
-from onyx.jobs.store import Store
-from onyx.jobs.tables import JobRow
+from onyx.jobs.store.store import Store
+from onyx.jobs.store.tables import JobRow
 from onyx.settings import Settings
 from tests.acceptance.place import wait_for
 from tests.acceptance.server import Server, free_port, serving
@@ -183,9 +183,9 @@ async def _fill(settings: Settings, count: int) -> None:
     """Copies of the finished job until there are so many."""
     store = await Store.open(settings.store_url)
     try:
-        async with store.writing() as tx:
+        async with store.database.writing() as tx:
             row = (await tx.session.execute(select(JobRow.__table__).limit(1))).mappings().one()
-            there = await store.count_jobs()
+            there = await store.jobs.count()
             copies = [
                 {**row, "id": f"accumulation_{n}_{n:010d}", "created_at": row["created_at"] - n}
                 for n in range(there, count)

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import ratio, table
-from onyx.jobs.asking import job_spec
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
-from onyx.jobs.values import Job
+from onyx.jobs.models import Job
+from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
-from onyx.training.spec import JobSpec
+from onyx.training.contract.spec import JobSpec
 
 STARTS = 9
 WINDOWS = (8, 32)
@@ -54,7 +54,7 @@ async def first_update(home: Home, window: int) -> float:
     asked = time.time()
     job = await home.submit(lesson(64, window=window), "bench", JobKind.ACCUMULATION)
     await home.wait(job.id)
-    return (await home.store.list_metrics(job.id))[0].time - asked
+    return (await home.store.events.list_metrics(job.id))[0].time - asked
 
 
 async def speed(home: Home, devices: int, jobs: int = 1) -> tuple[float, Job]:
@@ -72,7 +72,7 @@ async def speed(home: Home, devices: int, jobs: int = 1) -> tuple[float, Job]:
 
 async def saving_share(home: Home, job: Job) -> float:
     """Part of a job's training time that its checkpoints took."""
-    events = await home.store.list_events(job.id, limit=1000)
+    events = await home.store.events.list(job.id, limit=1000)
     saves = sum(event.data["seconds"] for event in events if event.kind == "checkpoint")
     assert job.result is not None
     return float(saves / job.result.seconds)

@@ -23,9 +23,9 @@ from benchmarks.memory_cases import (
     qwen3,
     trains,
 )
-from onyx.memory.device import Device
-from onyx.memory.estimate import estimate
-from onyx.memory.footprints import overhead_of
+from onyx.memory.devices.device import Device
+from onyx.memory.footprint.estimate import estimate
+from onyx.memory.footprint.overhead import overhead_of
 from onyx.memory.planner import plan
 
 MIB = 2**20
@@ -143,7 +143,7 @@ def accelerate_estimate(case: Case) -> float:
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
-    from onyx.memory.model import build
+    from onyx.memory.footprint.model_builder import build
 
     model: Any = build(case.config, case.recipe.but(method="full", gradient_checkpointing=False))
     total, _ = calculate_maximum_sizes(model)

@@ -7,15 +7,15 @@ from typing import Any
 
 from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from onyx.memory.calibrate import growth, ready, train
-from onyx.memory.cpu import is_out_of_memory, limit_memory
-from onyx.memory.footprint import Footprint
-from onyx.memory.heap import trim_heap
-from onyx.memory.model import build, is_causal
-from onyx.memory.probe import token_trace
+from onyx.memory.devices.cpu import is_out_of_memory, limit_memory
+from onyx.memory.devices.heap import trim_heap
+from onyx.memory.devices.peak_memory import Watermark
+from onyx.memory.footprint.calibrate import growth, ready, train
+from onyx.memory.footprint.footprint import Footprint
+from onyx.memory.footprint.model_builder import build, is_causal
+from onyx.memory.footprint.probe import token_trace
+from onyx.memory.footprint.training_step import blank_batch, finish_update, loss_sum
 from onyx.memory.recipe import Lora, Recipe
-from onyx.memory.step import blank_batch, finish_update, loss_sum
-from onyx.memory.watermark import Watermark
 from onyx.recipe.optimizer import make_optimizer
 
 TRAINED, OUT_OF_MEMORY, BROKEN = 0, 3, 4

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from onyx.memory.overhead import Overhead
+from onyx.memory.footprint.overhead import Overhead
 
 SHARED = "ONYX_TESTS_MEASURED"
 """The environment variable with the run's own directory. Made by tests/conftest.py, and gone with the run."""

@@ -113,7 +113,7 @@ def test_what_is_no_secret_stays() -> None:
 def test_importing_changes_no_logging() -> None:
     code = (
         "import logging; before = (logging.root.level, logging.root.handlers[:])\n"
-        "import onyx.logs, onyx.api.app, onyx.jobs.runner\n"
+        "import onyx.logs, onyx.api.app, onyx.jobs.runner.main\n"
         "assert before == (logging.root.level, logging.root.handlers[:])"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.measure import table
 from benchmarks.speed.lesson import Lesson
 from benchmarks.speed.peers import Score, score_of
-from onyx.jobs.launcher import TEMPLATE_ENVIRONMENT
+from onyx.jobs.launch.fork_launcher import TEMPLATE_ENVIRONMENT
 
 OURS = {"Onyx": "no", "Onyx, compiled": "yes"}
 TIMEOUT_SECONDS = 900

@@ -41,7 +41,7 @@ def config() -> Any:
 
 
 def onyx() -> tuple[int, int]:
-    from onyx.memory.device import Device
+    from onyx.memory.devices.device import Device
     from onyx.memory.planner import plan
     from onyx.memory.recipe import Recipe
 
@@ -134,7 +134,7 @@ def find(name: str) -> None:
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401 - others import it when they are timed
 
-    from onyx.memory.cpu import limit_memory
+    from onyx.memory.devices.cpu import limit_memory
 
     torch.set_num_threads(1)
     if not name.startswith("Onyx"):

@@ -13,9 +13,9 @@ from benchmarks.measure import table
 from benchmarks.speed import ours
 from benchmarks.speed.corpus import log_normal
 from benchmarks.speed.lesson import Lesson
-from onyx.training.attempt import Attempt
-from onyx.training.events import read_events
+from onyx.training.contract.attempt import Attempt
 from onyx.training.models.tiny import make_tiny
+from onyx.training.state.events import read_events
 
 SECONDS = 12
 COUNTS, WINDOWS = (1_000, 10_000, 100_000), (8, 64, 512)

@@ -12,16 +12,16 @@ import numpy as np
 
 from benchmarks.speed.lesson import Lesson
 from benchmarks.speed.peers import Score
-from onyx.jobs.launcher import TEMPLATE_ENVIRONMENT
-from onyx.memory.device import Device
-from onyx.training.attempt import Attempt, attempt_dir
+from onyx.jobs.launch.fork_launcher import TEMPLATE_ENVIRONMENT
+from onyx.memory.devices.device import Device
+from onyx.training.contract.attempt import Attempt, attempt_dir
+from onyx.training.contract.spec import DataSpec, JobSpec, TrainingSpec
 from onyx.training.data.encode import Encoded
-from onyx.training.data.store import Meta, Writer, write_meta
-from onyx.training.events import read_events
+from onyx.training.data.token_store import Meta, Writer, write_meta
 from onyx.training.models.load import build_empty, load_config
-from onyx.training.order import Order
-from onyx.training.planning import plan_job
-from onyx.training.spec import DataSpec, JobSpec, TrainingSpec
+from onyx.training.packing.order import Order
+from onyx.training.prepare.plan_job import plan_job
+from onyx.training.state.events import read_events
 
 SEED = 0
 
@@ -119,7 +119,7 @@ def start(attempt: Attempt, rank: int = 0, core: int | None = None) -> "subproce
     threads = str(attempt.shares[rank].threads)
     log = (attempt.attempt_dir / f"rank-{rank}.log").open("wb")
     tied = ["taskset", "-c", str(core)] if core is not None else []
-    command = [*tied, sys.executable, "-m", "onyx.training.rank", str(path), str(rank)]
+    command = [*tied, sys.executable, "-m", "onyx.training.rank.main", str(path), str(rank)]
     environment = os.environ | TEMPLATE_ENVIRONMENT | {"OMP_NUM_THREADS": threads}
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from onyx.memory.compiling import product_rate
+from onyx.memory.planning.speed_choices import product_rate
 
 if __name__ == "__main__":
     print(product_rate(2048, 10, threads=int(sys.argv[1])))

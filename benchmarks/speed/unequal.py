@@ -18,8 +18,8 @@ from benchmarks.measure import table
 from benchmarks.speed import ours
 from benchmarks.speed.corpus import real, texts, train_tokenizer
 from benchmarks.speed.lesson import Lesson, make_llama
-from onyx.training import niceness
-from onyx.training.attempt import Attempt
+from onyx.training.contract import niceness
+from onyx.training.contract.attempt import Attempt
 
 TURNS = 2
 SETTINGS = ((64, 24, 2), (256, 7, 1))

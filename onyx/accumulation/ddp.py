@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from onyx.accumulation.exchange import reduce_gradients
-from onyx.accumulation.number import Number
+from onyx.accumulation.lazy_scalar import Number
 
 
 class DdpPeers:

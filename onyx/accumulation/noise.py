@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from onyx.accumulation import check
-from onyx.accumulation.number import Number, read, settle
+from onyx.accumulation.lazy_scalar import Number, read, settle
 
 EXPLORE_EVERY = 8
 """A window of one micro-batch shows one batch size only, so at N = 1 every eighth window is two long."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from onyx.accumulation import check
-from onyx.accumulation.number import Number, read, settle
+from onyx.accumulation.lazy_scalar import Number, read, settle
 
 
 class Peers(Protocol):

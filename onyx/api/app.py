@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from onyx import __version__
-from onyx.api.desk import Opening
+from onyx.api.app_context import Opening
 from onyx.api.openai.router import openai_router_of
 from onyx.api.router import router_of
 from onyx.api.routes.operations import make_operations

@@ -6,14 +6,14 @@ from fastapi import Depends, Path
 from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
-from onyx.api.caller import Caller
-from onyx.api.desk import Desk
-from onyx.api.errors import not_found
-from onyx.jobs.values import Job
+from onyx.api.app_context import AppContext
+from onyx.api.http.caller import Caller
+from onyx.api.http.errors import not_found
+from onyx.jobs.models import Job
 
 
-def _desk(request: Request) -> Desk:
-    desk: Desk = request.state.desk
+def _desk(request: Request) -> AppContext:
+    desk: AppContext = request.state.desk
     return desk
 
 
@@ -27,13 +27,13 @@ BEARER = HTTPBearer(
 )
 """For the docs' Authorize button; the desk itself looks at the header."""
 
-DeskDep = Annotated[Desk, Depends(_desk)]
+DeskDep = Annotated[AppContext, Depends(_desk)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
 
 
 async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job:
-    job = await desk.store.get(training_id, caller.sees)
+    job = await desk.store.jobs.get(training_id, caller.sees)
     if job is None:
         raise not_found("training", training_id)
     return job

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from onyx.api.caller import Caller
-from onyx.api.desk import Desk
-from onyx.api.errors import bad, cannot
-from onyx.api.scrubbing import scrub
+from onyx.api.app_context import AppContext
+from onyx.api.http.caller import Caller
+from onyx.api.http.errors import bad, cannot
+from onyx.api.http.scrubbing import scrub
 from onyx.jobs.batch_size import optimal_batch_size
-from onyx.memory.device import Device
+from onyx.memory.devices.device import Device
 
 
 async def plan_batch(
-    desk: Desk,
+    desk: AppContext,
     caller: Caller,
     model: str,
     target: int,

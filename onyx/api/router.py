@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from onyx.api.desk import Opening
-from onyx.api.guarded import guarded_router
+from onyx.api.app_context import Opening
+from onyx.api.http.route import guarded_router
 from onyx.api.routes import batch_size, cleanup, configs, events, results, stats, training
 from onyx.api.schemas.common import problems
 from onyx.settings import Settings

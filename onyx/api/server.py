@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from onyx.api.app import create_app
-from onyx.api.desk import Opening
-from onyx.jobs.neighbour import Neighbour
+from onyx.api.app_context import Opening
+from onyx.jobs.runner.autostart import RunnerProcess
 from onyx.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Server(uvicorn.Server):
         self._opening: Opening = app.state.opening
         self._on_ready = on_ready
         self._patience = settings.grace_seconds + SLACK_SECONDS
-        self._runner: Neighbour | None = None
+        self._runner: RunnerProcess | None = None
         self._hurry = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

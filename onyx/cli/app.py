@@ -7,9 +7,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from onyx import __version__
-from onyx.cli import db, doctor, download, jobs, keys, models, plan, runner, serve, submit, watch
-from onyx.cli.errors import CommandFailure
-from onyx.cli.output import complain, say
+from onyx.cli.commands import db, doctor, download, jobs, keys, models, plan, serve, submit, watch
+from onyx.cli.commands import serve as runner
+from onyx.cli.output import CommandFailure, complain, say
 
 app = typer.Typer(
     name="onyx",

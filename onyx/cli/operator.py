@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from onyx.cli.errors import USAGE, CommandFailure
+from onyx.cli.output import USAGE, CommandFailure
 
 if TYPE_CHECKING:
-    from onyx.jobs.store import Store
+    from onyx.jobs.store.store import Store
     from onyx.settings import Settings
 
 T = TypeVar("T")

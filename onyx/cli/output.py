@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -63,3 +63,38 @@ def duration(seconds: float | None) -> str:
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Url = Annotated[str, typer.Option("--url", envvar="ONYX_URL", help="Where the service is.")]
+Key = Annotated[
+    str | None, typer.Option("--key", envvar="ONYX_API_KEY", help="The API key.", show_envvar=True, show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, and nothing else, to stdout.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.")]
+
+
+USAGE = 2
+"""The exit status of a command that was asked for wrongly."""
+
+
+class CommandFailure(Exception):  # noqa: N818 (not an error of this program)
+    """A sentence for the user, and an exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServiceFailure(CommandFailure):
+    """The service answered, and the answer is no."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+        """The HTTP status."""
+
+
+class AwayFailure(CommandFailure):
+    """Nobody answers."""

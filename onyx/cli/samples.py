@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.cli.client import Service
-from onyx.cli.errors import USAGE, CommandFailure
+from onyx.cli.output import USAGE, CommandFailure
 
 INLINE_BYTES = 1 << 20
 """Larger files are uploaded."""
@@ -42,7 +42,7 @@ Reader = Callable[[Path], Iterator[tuple[int, Any]]]
 
 
 def _reader(path: Path) -> Reader:
-    from onyx.training.data.lines import jsonl_rows, text_rows
+    from onyx.training.data.text_lines import jsonl_rows, text_rows
 
     kind = path.suffix.lower()
     readers: Mapping[str, Reader] = {".txt": text_rows, ".csv": csv_rows} | dict.fromkeys(LINES, jsonl_rows)
@@ -72,8 +72,8 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def _rows(path: Path, reader: Reader) -> Iterator[dict[str, Any]]:
+    from onyx.training.contract.errors import DataError
     from onyx.training.data.findings import Finding
-    from onyx.training.errors import DataError
 
     try:
         for number, row in reader(path):

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from onyx.cli.client import Service
-from onyx.cli.download import fetch
-from onyx.cli.errors import CommandFailure
-from onyx.cli.output import duration
-from onyx.cli.watch import PlainView, bar_view, observe
+from onyx.cli.commands.download import fetch
+from onyx.cli.commands.watch import PlainView, bar_view, observe
+from onyx.cli.output import CommandFailure, duration
 from onyx.demo.lesson import PROBES, Lesson, choose, rows
 from onyx.demo.service import demo_home, running
 

@@ -21,8 +21,8 @@ def load(home: Path, name: str) -> tuple[Any, Any]:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from onyx.training.contract.prepared import Roots
     from onyx.training.models.resolve import resolve
-    from onyx.training.prepared import Roots
 
     path = Path(name) if Path(name).is_dir() else resolve(name, Roots(home=home))
     tokenizer: Any = AutoTokenizer.from_pretrained(path)

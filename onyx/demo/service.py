@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onyx.cli.client import Service
-from onyx.cli.errors import CommandFailure
-from onyx.cli.standing import OVER
+from onyx.cli.job_summary import OVER
+from onyx.cli.output import CommandFailure
 
 LEAVE_SECONDS = 60.0
 """For ranks to save and everybody to leave."""

@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.files import read_json, write_json
-from onyx.jobs.fresh import FreshLauncher
-from onyx.jobs.private import close_directory, private_directory
-from onyx.jobs.work import Launcher, Work
-from onyx.memory.cpu import cpu_devices
-from onyx.memory.device import Device
-from onyx.memory.gpus import list_gpus_async, select
-from onyx.memory.info import gpu_info
+from onyx.jobs.files import close_directory, private_directory, read_json, write_json
+from onyx.jobs.launch.launcher import ChildSpec, Launcher
+from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
+from onyx.memory.devices.cpu import cpu_devices
+from onyx.memory.devices.device import Device
+from onyx.memory.devices.gpus import gpu_info, list_gpus_async, select
 from onyx.settings import Settings
-from onyx.training import niceness
-from onyx.training.attempt import Failure
-from onyx.training.estimate import Estimate, EstimateRequest
-from onyx.training.prepared import HUB_TOKEN_VARIABLE, Roots
+from onyx.training.contract import niceness
+from onyx.training.contract.attempt import Failure
+from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Roots
+from onyx.training.prepare.plan_estimate import Estimate, EstimateRequest
 
-TARGET = "onyx.training.estimate:main"
+TARGET = "onyx.training.prepare.plan_estimate:main"
 PATIENCE = 120.0
 """Seconds for a plan that has to be probed first."""
 
@@ -40,7 +38,7 @@ async def optimal_batch_size(
     if gpu_ids is not None:
         gpus = select(gpus, list(gpu_ids))
     devices = list(imagined) or gpus or cpu_devices(settings.cpu_devices, settings.cpu_memory)
-    plan = await estimate(model, target, devices, settings, launcher or FreshLauncher(), **options)
+    plan = await estimate(model, target, devices, settings, launcher or SubprocessLauncher(), **options)
     return {
         "success": True,
         "target_effective_batch_size": target,
@@ -74,7 +72,7 @@ async def estimate(
 
 async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
     token = settings.hub_token
-    work = Work(
+    work = ChildSpec(
         name="onyx-plan",
         target=TARGET,
         arguments=(str(out / "request.json"),),

@@ -5,20 +5,19 @@ import logging
 import math
 from dataclasses import dataclass, field
 
-from onyx.jobs import companions
-from onyx.jobs.embedded import start_runner, starting
+from onyx.jobs.disk_quota import DiskQuota
 from onyx.jobs.errors import JobNotFoundError
+from onyx.jobs.files import close_directory, private_directory, private_file
+from onyx.jobs.home_marker import check_marker
 from onyx.jobs.ids import JobKind
-from onyx.jobs.lock import is_locked
-from onyx.jobs.marker import check_marker
-from onyx.jobs.neighbour import Neighbour, find_neighbour
-from onyx.jobs.private import close_directory, private_directory, private_file
-from onyx.jobs.room import Room
-from onyx.jobs.store import Store
-from onyx.jobs.values import ConfigChange, Job
-from onyx.jobs.wake import nudge
+from onyx.jobs.models import ConfigChange, Job
+from onyx.jobs.runner import client_presence as companions
+from onyx.jobs.runner.autostart import RunnerProcess, find_runner, start_runner, starting
+from onyx.jobs.runner.runner_lock import is_locked
+from onyx.jobs.runner.wakeup import wake_runner
+from onyx.jobs.store.store import Store
 from onyx.settings import Settings
-from onyx.training.spec import JobSpec
+from onyx.training.contract.spec import JobSpec
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +40,11 @@ class Home:
     leaving: bool = field(default=False, init=False)
     """This process is about to end."""
 
-    room: Room = field(init=False)
+    room: DiskQuota = field(init=False)
     """Whether the disk has room for more of an owner's."""
 
     def __post_init__(self) -> None:
-        self.room = Room(self.settings, self.store)
+        self.room = DiskQuota(self.settings, self.store)
 
     @classmethod
     async def open(cls, settings: Settings | None = None) -> "Home":
@@ -77,7 +76,7 @@ class Home:
         again_within: float | None = None,
     ) -> Job:
         """Make a job and see to it that somebody works on it."""
-        job = await self.store.create(
+        job = await self.store.jobs.create(
             spec,
             owner,
             kind,
@@ -87,14 +86,14 @@ class Home:
             again_within=again_within,
         )
         await self.ensure_runner()
-        nudge(self.settings.run_dir)
+        wake_runner(self.settings.run_dir)
         return job
 
     async def wait(self, job_id: str, seconds: float | None = None) -> Job:
         """The job when it has ended, or after `seconds` as it is then. A runner that dies meanwhile is replaced."""
         clock = asyncio.get_running_loop().time
         began = kept = clock()
-        while not (await self.store.status(job_id)).terminal:
+        while not (await self.store.jobs.status(job_id)).terminal:
             waited = clock() - began
             left = math.inf if seconds is None else seconds - waited
             if left <= 0:
@@ -104,27 +103,27 @@ class Home:
                 kept = clock()
             shortest, longest = LOOK_SECONDS
             await asyncio.sleep(min(left, longest, max(shortest, waited * LATE)))
-        job = await self.store.get(job_id)
+        job = await self.store.jobs.get(job_id)
         if job is None:  # deleted between the two looks
             raise JobNotFoundError(job_id)
         return job
 
     async def cancel(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.request_cancel(job_id, owner))
+        return self._nudged(await self.store.requests.cancel(job_id, owner))
 
     async def pause(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.request_pause(job_id, owner))
+        return self._nudged(await self.store.requests.pause(job_id, owner))
 
     async def resume(self, job_id: str, owner: str | None = None) -> Job:
-        job = await self.store.resume(job_id, owner)
+        job = await self.store.requests.resume(job_id, owner)
         await self.ensure_runner()
         return self._nudged(job)
 
     async def reconfigure(self, job_id: str, change: ConfigChange, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.request_config(job_id, change, owner))
+        return self._nudged(await self.store.requests.change_config(job_id, change, owner))
 
     def _nudged(self, job: Job) -> Job:
-        nudge(self.settings.run_dir)
+        wake_runner(self.settings.run_dir)
         return job
 
     async def ensure_runner(self) -> None:
@@ -144,13 +143,13 @@ class Home:
         """Whether a runner that was started for this home lives on this host."""
         return is_locked(self.settings.run_dir)
 
-    def leave(self) -> Neighbour | None:
+    def leave(self) -> RunnerProcess | None:
         """Start no runner any more, and stop the one beside this process unless others want it."""
         self.leaving = True
         run_dir = self.settings.run_dir
         if not self.settings.embedded_runner or companions.others(run_dir):
             return None
-        found = find_neighbour(run_dir, starting(run_dir))
+        found = find_runner(run_dir, starting(run_dir))
         if found is not None:
             found.stop()
         return found

@@ -5,20 +5,18 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onyx.jobs.answering import accumulation_stats, training_answer
-from onyx.jobs.asking import job_spec
 from onyx.jobs.batch_size import optimal_batch_size
-from onyx.jobs.dataset import PreparedTexts, data_fields
 from onyx.jobs.errors import StoreError
-from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
+from onyx.jobs.models import ConfigChange
+from onyx.jobs.presenters import accumulation_stats, training_answer
+from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.spec_builder import PreparedTexts, data_fields, job_spec
 from onyx.jobs.status import JobStatus
-from onyx.jobs.values import ConfigChange
-from onyx.memory.gpus import list_gpus_async
-from onyx.memory.info import gpu_info
+from onyx.memory.devices.gpus import gpu_info, list_gpus_async
 from onyx.settings import Settings
-from onyx.training.spec import JobSpec
+from onyx.training.contract.spec import JobSpec
 
 DEFAULT_STEPS = 4
 DEFAULT_TARGET = 32
@@ -47,7 +45,7 @@ class OptimizedFineTuningService:
             **(training_config or {}),
         }
         home = await self._at_home()
-        stored = await home.store.put_config(self._owner(None), config)
+        stored = await home.store.configs.put(self._owner(None), config)
         return {
             "training_id": stored.id,
             "config": stored.config,
@@ -115,20 +113,20 @@ class OptimizedFineTuningService:
     async def get_accumulation_stats(self, training_id: str) -> dict[str, Any]:
         """How a job is doing."""
         home = await self._at_home()
-        job = await home.store.get(training_id)
+        job = await home.store.jobs.get(training_id)
         if job is None:
             raise ValueError(f"Training ID {training_id} not found")
-        stats = accumulation_stats(job, await home.store.list_metrics(training_id))
+        stats = accumulation_stats(job, await home.store.events.list_metrics(training_id))
         return {"success": True, "training_id": training_id, "stats": stats}
 
     async def update_accumulation_config(self, training_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Change N or clipping of a running job at its next window, or a stored config."""
         home = await self._at_home()
         try:
-            if await home.store.get(training_id) is not None:
+            if await home.store.jobs.get(training_id) is not None:
                 await home.reconfigure(training_id, ConfigChange.model_validate(dict(config)))
-            elif await home.store.get_config(training_id) is not None:
-                await home.store.update_config(training_id, dict(config))
+            elif await home.store.configs.get(training_id) is not None:
+                await home.store.configs.update(training_id, dict(config))
             else:
                 raise ValueError(f"Training ID {training_id} not found")
         except StoreError as error:
@@ -164,10 +162,10 @@ class OptimizedFineTuningService:
         job = await home.submit(spec, self._owner(user_id), kind)
         self._current = job.id
         try:
-            job = await insist(lambda: home.wait(job.id))  # a store that is away costs no result
+            job = await retry_until_available(lambda: home.wait(job.id))  # a store that is away costs no result
         finally:
             self._current = None
-        metrics = await home.store.list_metrics(job.id)
+        metrics = await home.store.events.list_metrics(job.id)
         answer = training_answer(job, metrics, await list_gpus_async(), self._settings)
         return answer | {"success": job.status is JobStatus.SUCCEEDED}
 

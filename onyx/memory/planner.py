@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, Literal, NoReturn
 
-from onyx.memory import compiling
-from onyx.memory.cache import versions
-from onyx.memory.device import Device
+from onyx.memory.devices.device import Device
+from onyx.memory.devices.heap import FRAGMENTED
 from onyx.memory.errors import DoesNotFitError, PlanError
-from onyx.memory.explain import alternatives
-from onyx.memory.fitting import Fit, fit_device
-from onyx.memory.heap import FRAGMENTED
-from onyx.memory.joining import joins
-from onyx.memory.plan import DevicePlan, Plan
+from onyx.memory.footprint.json_cache import versions
+from onyx.memory.planning import speed_choices as compiling
+from onyx.memory.planning.alternatives import alternatives
+from onyx.memory.planning.device_fit import Fit, fit_device, split
+from onyx.memory.planning.plan import DevicePlan, Plan
+from onyx.memory.planning.speed_choices import joins
+from onyx.memory.planning.timing import Timing, own_key, stored_timing, timing_key
 from onyx.memory.recipe import Recipe
-from onyx.memory.shares import split
-from onyx.memory.timing import Timing
-from onyx.memory.timings import own_key, stored_timing, timing_key
 
 MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
 """Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
@@ -108,7 +106,7 @@ def plan(recipe: Recipe, **options: Any) -> Plan:
 
 def make_plan(request: PlanRequest) -> Plan:
     """The plan, or an error that says what would fit."""
-    from onyx.memory.model import load_config
+    from onyx.memory.footprint.model_builder import load_config
 
     config = load_config(request.recipe)
     devices = [_device(each, i) for i, each in enumerate(request.devices)]

@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil
 
-from onyx.jobs.asking import job_spec
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
-from onyx.jobs.values import Job
+from onyx.jobs.models import Job
+from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
-from onyx.training.metrics import read_rows
-from onyx.training.spec import JobSpec
+from onyx.training.contract.spec import JobSpec
+from onyx.training.state.metrics import read_rows
 from tests.measured import share_measurements
 
 PATIENCE = 600.0
@@ -60,7 +60,7 @@ class Place:
         self.settings.run_dir.mkdir(parents=True, exist_ok=True)
         with (self.settings.run_dir / f"runner-{len(self.runners)}.log").open("ab") as log:
             runner = subprocess.Popen(
-                [sys.executable, "-m", "onyx.jobs.runner"],
+                [sys.executable, "-m", "onyx.jobs.runner.main"],
                 env=os.environ | self.settings.environment() | changed,
                 stdout=log,
                 stderr=log,
@@ -144,17 +144,17 @@ def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
 
 async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
     """A job for the runners that a test has started itself."""
-    from onyx.jobs.wake import nudge
+    from onyx.jobs.runner.wakeup import wake_runner
 
-    job = await home.store.create(spec, owner, JobKind.ACCUMULATION)
-    nudge(home.settings.run_dir)
+    job = await home.store.jobs.create(spec, owner, JobKind.ACCUMULATION)
+    wake_runner(home.settings.run_dir)
     return job
 
 
 async def until(home: Home, job_id: str, reached: Callable[[Job], bool]) -> Job:
     """The job once it is as wanted."""
     while True:
-        job = await home.store.get(job_id)
+        job = await home.store.jobs.get(job_id)
         assert job is not None
         if reached(job):
             return job

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from onyx.jobs.lock import LockedBy, locked_by
+from onyx.jobs.runner.runner_lock import LockedBy, locked_by
 from tests.acceptance.place import PATIENCE, wait_for
 from tests.measured import share_measurements
 

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.acceptance.place import PATIENCE, alive, wait_for
 from tests.acceptance.server import Server, runners_of, serving
-from tests.jobs.test_trying import ROOM, limit_growth, make_wide
+from tests.jobs.playground.test_manager import ROOM, limit_growth, make_wide
 
 MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
 ANSWER = "It is 9."

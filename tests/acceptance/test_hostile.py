@@ -7,7 +7,7 @@ Holes of peers that must not come back, and where they are shut:
 - CVE-2026-58116, trust_remote_code through the model's path: test_remote_code_cannot_be_asked_for
 - CVE-2026-1839, an unsafe random state on resume: test_nothing_is_unpickled; checkpoints are safetensors and JSON
 - CVE-2026-2614, -116690, -53995, traversal, in ids too: test_traversal_in_every_string
-- CVE-2023-48022, a job API without authentication: tests/api/test_caller.py, test_strangers_are_refused
+- CVE-2023-48022, a job API without authentication: tests/api/http/test_caller.py, test_strangers_are_refused
 - a default secret that defeats the API keys: test_there_is_no_default_secret
 """
 

@@ -32,7 +32,7 @@ class Door:
         return httpx.Client(base_url=self.server.url, headers=headers, timeout=PATIENCE)
 
     def revoke(self, key_id: str) -> None:
-        assert at_home(self.server.settings, lambda home: home.store.revoke_key(key_id))
+        assert at_home(self.server.settings, lambda home: home.store.keys.revoke(key_id))
 
     def noted(self, **wanted: object) -> list[dict[str, object]]:
         """Lines of the audit log."""

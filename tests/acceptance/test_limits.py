@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from onyx.jobs.home import Home
+from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
-from onyx.jobs.values import Job
-from onyx.training.half import trouble
-from onyx.training.spec import JobSpec
+from onyx.training.contract.spec import JobSpec
+from onyx.training.prepare.cpu_precision_probe import precision_trouble
 from tests.acceptance.place import PATIENCE, Place, fingerprint, finished, lesson, place, reached, submit, wait_for
 
 LONG = {"samples": 400, "epochs": 100}
@@ -36,10 +36,10 @@ def fails(it: Place, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
             for rank in it.ranks():
                 rank.send_signal(signal.SIGSTOP)
         ended = await home.wait(job.id)
-        attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+        attempts = [record for record in await home.store.jobs.attempts(job.id) if record.phase is JobStatus.RUNNING]
         assert len(attempts) == 1
         await asyncio.to_thread(wait_for, lambda: not it.ranks(), "the ranks end")
-        assert (await home.store.counts()).devices_lent == 0
+        assert (await home.store.inventory.counts()).devices_lent == 0
         return ended
 
     job: Job = it.run(story)
@@ -77,7 +77,7 @@ def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: P
         ranks[1].send_signal(signal.SIGKILL)
         shared.release(8)
         done = await finished(home, job.id)
-        events = await home.store.list_events(job.id, limit=1000)
+        events = await home.store.events.list(job.id, limit=1000)
         assert [event.data["update"] >= 5 for event in events if event.message.startswith("resumed from")] == [True]
         return [fingerprint(shared.settings.home, each.id) for each in (quiet, done)]
 
@@ -89,13 +89,13 @@ def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: P
 def test_bf16_on_a_cpu_trains_or_says_why_not(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(home: Home) -> Job:
         done = await finished(home, (await submit(home, lesson(samples=16, precision="bf16"))).id)
-        events = await home.store.list_events(done.id, limit=1000)
+        events = await home.store.events.list(done.id, limit=1000)
         warned = [event.message for event in events if event.level == "warn" and "bf16" in event.message]
         assert len(warned) == (0 if bears_it else 1)
         return done
 
     monkeypatch.setenv("ONYX_HOME", str(shared.settings.home))
-    bears_it = trouble("bf16") is None
+    bears_it = precision_trouble("bf16") is None
     job: Job = shared.run(story)
     attempt = json.loads((shared.settings.job_dir(job.id) / "attempts" / "2" / "attempt.json").read_text())
     assert attempt["precision"] == ("bf16" if bears_it else "float32")
@@ -113,9 +113,9 @@ def test_a_job_whose_devices_are_gone_is_planned_anew(shared: Place) -> None:
         assert await asyncio.to_thread(shared.runners[-1].wait, PATIENCE) == 0
         shared.start_runner(cpu_memory="2GB")
         done = await finished(home, job.id)
-        phases = [record.phase for record in await home.store.attempts(job.id)]
+        phases = [record.phase for record in await home.store.jobs.attempts(job.id)]
         assert phases == [JobStatus.VALIDATING, JobStatus.RUNNING] * 2
-        events = await home.store.list_events(job.id, limit=1000)
+        events = await home.store.events.list(job.id, limit=1000)
         warnings = [event for event in events if event.level == "warn" and "truncated" not in event.data]
         assert [event.data.get("code") for event in warnings] == ["stranded"], warnings
         assert [event.data["update"] >= 7 for event in events if event.message.startswith("resumed from")] == [True]

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
-from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
+from onyx.jobs.models import Job
+from onyx.jobs.runner.lease_keeper import retry_until_available
 from onyx.jobs.status import JobStatus, Outcome
-from onyx.jobs.values import Job
 from tests.acceptance.place import (
     PATIENCE,
     Place,
@@ -59,9 +59,9 @@ def after_attempt(number: int) -> Callable[[Job], bool]:
 
 
 async def resumed_from_a_checkpoint(home: Home, job: Job, lost: int) -> None:
-    attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+    attempts = [record for record in await home.store.jobs.attempts(job.id) if record.phase is JobStatus.RUNNING]
     assert len(attempts) == lost + 1
-    events = await home.store.list_events(job.id, limit=1000)
+    events = await home.store.events.list(job.id, limit=1000)
     resumed = [event for event in events if event.message.startswith("resumed from update")]
     assert len(resumed) == lost
     assert all(event.data["update"] >= 5 for event in resumed)
@@ -141,9 +141,9 @@ def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
         shared.release(12)
         paused = await until(home, job.id, lambda job: job.status is JobStatus.PAUSED)
         assert paused.checkpoint_update is not None
-        await home.store.resume(job.id)
+        await home.store.requests.resume(job.id)
         done = await finished(home, job.id)
-        outcomes = [record.outcome for record in await home.store.attempts(job.id)]
+        outcomes = [record.outcome for record in await home.store.jobs.attempts(job.id)]
         assert Outcome.PAUSED in outcomes
         return done
 
@@ -170,7 +170,7 @@ def test_sigterm_saves_and_requeues(shared: Place, undisturbed: str) -> None:
         shared.runners[-1].terminate()
         shared.release(7)
         assert await asyncio.to_thread(shared.runners[-1].wait, PATIENCE) == 0
-        queued = await home.store.get(job.id)
+        queued = await home.store.jobs.get(job.id)
         assert queued is not None
         assert queued.status is JobStatus.QUEUED
         assert queued.lost_attempts == 0
@@ -187,10 +187,10 @@ async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> No
     while True:
         runner.send_signal(signal.SIGSTOP)
         try:
-            await home.store.marker()
+            await home.store.runners.marker()
         except StoreUnavailableError:
             runner.send_signal(signal.SIGCONT)
-            await insist(home.store.marker)  # let it end what it was writing
+            await retry_until_available(home.store.runners.marker)  # let it end what it was writing
         else:
             return
 
@@ -210,11 +210,11 @@ def test_a_zombie_writes_nothing_and_says_so(shared: Place, undisturbed: str) ->
         shared.start_runner()
         done = await finished(home, job.id)
         assert done.attempt > running.attempt
-        events = await home.store.list_events(job.id, limit=1000)
+        events = await home.store.events.list(job.id, limit=1000)
         zombie.send_signal(signal.SIGCONT)
         await gone(ranks)
         await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in shared.log(number), "it says so")
-        assert await home.store.list_events(job.id, limit=1000) == events
+        assert await home.store.events.list(job.id, limit=1000) == events
         zombie.terminate()
         assert await asyncio.to_thread(zombie.wait, PATIENCE) == 0
         return done

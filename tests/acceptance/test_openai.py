@@ -339,7 +339,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 
 async def make_key(settings: Settings, owner: str) -> str:
     home = await Home.open(settings)
-    _, secret = await home.store.create_key("test", owner)
+    _, secret = await home.store.keys.create("test", owner)
     await home.close()
     return secret
 

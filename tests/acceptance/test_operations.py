@@ -4,8 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from onyx.jobs import bulletin
 from onyx.jobs.home import Home
+from onyx.jobs.runner import bulletin
 from onyx.jobs.status import JobStatus
 from tests.acceptance.place import alive, finished, gone, lesson, place, reached, submit, wait_for
 
@@ -28,7 +28,7 @@ def test_ranks_and_working_files_are_gone_after_a_job(tmp_path: Path) -> None:
             await asyncio.to_thread(wait_for, lambda: not (folder / "checkpoints").exists(), "housekeeping")
             assert (folder / "model" / "model.safetensors").exists()
             assert (folder / "metrics.csv").exists()
-            assert await home.store.get(job.id) is not None
+            assert await home.store.jobs.get(job.id) is not None
 
         it.run(story)
         assert len(bulletin.read_all(it.settings.run_dir)) == 1
@@ -44,7 +44,7 @@ def test_jobs_wait_while_the_disk_is_nearly_full(tmp_path: Path) -> None:
         async def story(home: Home) -> None:
             job = await submit(home, lesson())
             await asyncio.to_thread(wait_for, lambda: "jobs wait" in it.log(), "the runner says so")
-            waiting = await home.store.get(job.id)
+            waiting = await home.store.jobs.get(job.id)
             assert waiting is not None
             assert (waiting.status, waiting.attempt) == (JobStatus.VALIDATING, 0)
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from onyx.cli.client import Service
-from onyx.cli.watch import observe
-from onyx.jobs.holder import start_of
-from onyx.jobs.lock import locked_by
+from onyx.cli.commands.watch import observe
+from onyx.jobs.process_identity import start_of
+from onyx.jobs.runner.runner_lock import locked_by
 from tests.acceptance.place import PATIENCE, fingerprint, wait_for
 from tests.acceptance.serving import API, COMMAND, environment, serving
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from onyx.jobs.lock import locked_by
+from onyx.jobs.runner.runner_lock import locked_by
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
 from tests.acceptance.place import PATIENCE, wait_for

@@ -38,7 +38,7 @@ async def all_jobs(home: Home, count: int, owners: int) -> None:
     ]
     done = [await finished(home, job.id) for job in jobs]
     for job in done:
-        attempts = [record for record in await home.store.attempts(job.id) if record.phase is JobStatus.RUNNING]
+        attempts = [record for record in await home.store.jobs.attempts(job.id) if record.phase is JobStatus.RUNNING]
         assert len(attempts) == 1
     order = [job.owner for job in sorted(done, key=lambda job: job.started_at or 0)]
     middle = collections.Counter(order[: count // 2])
@@ -76,7 +76,7 @@ def test_a_database_that_is_away_costs_nothing(two_runners: Place, postgres: Pos
         await asyncio.to_thread(postgres.start)
         done = await finished(home, job.id)
         assert done.attempt == 2  # one to prepare, one to train: nobody took it away
-        events = await home.store.list_events(job.id, limit=1000)
+        events = await home.store.events.list(job.id, limit=1000)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         written = home.settings.job_dir(job.id) / "attempts" / "2" / "events.jsonl"
         assert len([event for event in events if event.line]) == len(written.read_text().splitlines())

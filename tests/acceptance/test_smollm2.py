@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from onyx.jobs.asking import job_spec
 from onyx.jobs.home import Home
-from onyx.jobs.values import Job
+from onyx.jobs.models import Job
+from onyx.jobs.spec_builder import job_spec
 from onyx.training.models.smollm2 import gguf_file
 from tests.acceptance.place import finished, place, submit
 

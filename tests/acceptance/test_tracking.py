@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from onyx.jobs.home import Home
+from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
-from onyx.jobs.values import Job
-from onyx.training.metrics import read_rows
-from onyx.training.spec import WandbSpec
+from onyx.training.contract.spec import WandbSpec
+from onyx.training.state.metrics import read_rows
 from tests.acceptance.place import Place, fingerprint, finished, lesson, place, reached, submit, until, wait_for
-from tests.jobs.test_tracker import history, runs
+from tests.jobs.notify.test_tracker_process import history, runs
 
 LIBRARY = """
 import os, time
@@ -31,7 +31,7 @@ async def _story(home: Home) -> list[tuple[str, list[str]]]:
     for project in (None, "crash", "hang"):
         spec = lesson(16).model_copy(update={"wandb": WandbSpec(project=project) if project else None})
         job = await finished(home, (await submit(home, spec)).id)
-        events = await home.store.list_events(job.id)
+        events = await home.store.events.list(job.id)
         ended.append((job.id, [event.message for event in events if "W&B" in event.message]))
     return ended
 

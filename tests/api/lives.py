@@ -3,9 +3,9 @@
 from typing import Any
 
 from onyx.jobs.home import Home
-from onyx.jobs.values import ClaimedJob, DeviceNeed, Progress, RunnerDevice
+from onyx.jobs.models import ClaimedJob, DeviceNeed, Progress, RunnerDevice
 from onyx.settings import Settings
-from onyx.training.attempt import Event, Failure, Result
+from onyx.training.contract.attempt import Event, Failure, Result
 from tests.api.service import at_home
 from tests.jobs.world import RESULT, holder
 
@@ -20,11 +20,11 @@ CPU = RunnerDevice(name="cpu:0", kind="cpu")
 
 async def _running(home: Home, runner_id: str) -> ClaimedJob:
     """The one job that waits, claimed with the CPU."""
-    validating = await home.store.claim_validating(runner_id)
+    validating = await home.store.claims.claim_validating(runner_id)
     assert validating is not None
     prepared = {"planned": {"plan": PLAN, "precision": "float32"}}
-    await home.store.prepared(validating.lease, [DeviceNeed(kind="cpu", name=None)], prepared)
-    claimed = await home.store.claim_queued(runner_id, (CPU,))
+    await home.store.attempts.prepared(validating.lease, [DeviceNeed(kind="cpu", name=None)], prepared)
+    claimed = await home.store.claims.claim_queued(runner_id, (CPU,))
     assert claimed is not None
     return claimed
 
@@ -33,10 +33,10 @@ def start(at: Settings, *events: Event, progress: Progress | None = None) -> Non
     """The job that waits runs, and has told these events."""
 
     async def story(home: Home) -> None:
-        claimed = await _running(home, await home.store.register_runner(holder()))
-        await home.store.mirror_events(claimed.lease, events)
+        claimed = await _running(home, await home.store.runners.register(holder()))
+        await home.store.events.mirror(claimed.lease, events)
         if progress is not None:
-            await home.store.progress(claimed.lease, progress)
+            await home.store.attempts.progress(claimed.lease, progress)
 
     at_home(at, story)
 
@@ -45,11 +45,11 @@ def end(at: Settings, how: Result | Failure = RESULT, *events: Event) -> None:
     """The same, and it has ended so."""
 
     async def story(home: Home) -> None:
-        claimed = await _running(home, await home.store.register_runner(holder()))
-        await home.store.mirror_events(claimed.lease, events)
+        claimed = await _running(home, await home.store.runners.register(holder()))
+        await home.store.events.mirror(claimed.lease, events)
         if isinstance(how, Failure):
-            await home.store.failed(claimed.lease, how)
+            await home.store.attempts.failed(claimed.lease, how)
         else:
-            await home.store.succeeded(claimed.lease, how)
+            await home.store.attempts.succeeded(claimed.lease, how)
 
     at_home(at, story)

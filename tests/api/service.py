@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from onyx.api.app import create_app
-from onyx.api.desk import Opening
+from onyx.api.app_context import Opening
 from onyx.jobs.home import Home
-from onyx.jobs.keys import Scope
+from onyx.jobs.store.keys import Scope
 from onyx.settings import Settings
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def at_home(at: Settings, story: Callable[[Home], Awaitable[T]]) -> T:
 
 def make_key(at: Settings, owner: str, scope: Scope = Scope.USER) -> tuple[str, dict[str, str]]:
     """A key's id, and the header that it opens doors with."""
-    key, secret = at_home(at, lambda home: home.store.create_key(f"{owner}'s", owner, scope))
+    key, secret = at_home(at, lambda home: home.store.keys.create(f"{owner}'s", owner, scope))
     return key.id, {"Authorization": f"Bearer {secret}"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onyx.cli.client import Service
-from onyx.cli.errors import CommandFailure
+from onyx.cli.output import CommandFailure
 from onyx.cli.samples import INLINE_BYTES, dataset_of
 
 NOBODY = "http://127.0.0.1:9"

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.composing import attempt_file
 from onyx.jobs.files import write_json
-from onyx.training.attempt import Attempt, Share, attempt_dir
-from onyx.training.events import Events
-from onyx.training.spec import DataSpec, JobSpec, WandbSpec
+from onyx.jobs.runner.compose_attempt import attempt_file
+from onyx.training.contract.attempt import Attempt, Share, attempt_dir
+from onyx.training.contract.spec import DataSpec, JobSpec, WandbSpec
+from onyx.training.state.events import Events
 
 SECRET_TEXT = "what the samples say"  # noqa: S105 - not a password
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from onyx.jobs.migrate import upgrade
-from onyx.jobs.store import Store
+from onyx.jobs.store.migrate import upgrade
+from onyx.jobs.store.store import Store
 from tests.jobs.postgres import PostgresServer, fast_directory, find_binaries, server_user
 from tests.jobs.world import World
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
-from onyx.jobs.lifecycle import MAX_RETRIES
-from onyx.jobs.rows import to_job
+from onyx.jobs.models import ClaimedJob, Job, Lease
 from onyx.jobs.status import JobStatus
-from onyx.jobs.store import Store
-from onyx.jobs.tables import AttemptRow, DeviceRow, EventRow, JobRow
-from onyx.jobs.values import ClaimedJob, Job, Lease
-from onyx.training.attempt import Event
+from onyx.jobs.store.lifecycle import MAX_RETRIES
+from onyx.jobs.store.rows import to_job
+from onyx.jobs.store.store import Store
+from onyx.jobs.store.tables import AttemptRow, DeviceRow, EventRow, JobRow
+from onyx.training.contract.attempt import Event
 
 Look = tuple[
     list[tuple[str, int]],  # live attempts
@@ -112,7 +112,7 @@ async def look(store: Store) -> Look:
     live = select(AttemptRow.job_id, AttemptRow.number).where(AttemptRow.ended_at.is_(None))
     lent = select(DeviceRow.host, DeviceRow.name, DeviceRow.job_id)
     said = select(EventRow.job_id, EventRow.seq, EventRow.attempt, EventRow.line).order_by(EventRow.seq)
-    async with store.reading() as session:
+    async with store.database.reading() as session:
         return (
             [(job_id, number) for job_id, number in await session.execute(live)],
             [(host, name, job_id) for host, name, job_id in await session.execute(lent)],

@@ -2,38 +2,40 @@
 
 from pathlib import Path
 
-from onyx.jobs.bench import Bench
-from onyx.jobs.fresh import FreshLauncher
-from onyx.jobs.holder import this_process
-from onyx.jobs.offer import needs_of, offer
-from onyx.jobs.store import Store
-from onyx.jobs.values import ClaimedJob
-from onyx.jobs.work import Launcher
+from onyx.jobs.launch.launcher import Launcher
+from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
+from onyx.jobs.models import ClaimedJob
+from onyx.jobs.process_identity import this_process
+from onyx.jobs.runner.device_offers import needs_of, offer_devices
+from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.jobs.store.store import Store
 from onyx.settings import Settings
-from onyx.training.attempt import Share
-from onyx.training.prepared import Planned, PreparedJob
+from onyx.training.contract.attempt import Share
+from onyx.training.contract.prepared import Planned, PreparedJob
 from tests.jobs.world import World
 
 SAMPLES = 20
 
 
-async def bench_of(world: World, home: Path, *, store: Store | None = None, launcher: Launcher | None = None) -> Bench:
+async def bench_of(
+    world: World, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
+) -> RunnerContext:
     """A runner's bench with the CPU of this host."""
     settings = Settings(home=home, cpu_memory="3GB")
     store = store or world.store
-    return Bench(
+    return RunnerContext(
         settings=settings,
         store=store,
-        launcher=launcher or FreshLauncher(),
-        runner_id=await store.register_runner(this_process()),
-        offered=(await offer(settings))[:1],
+        launcher=launcher or SubprocessLauncher(),
+        runner_id=await store.runners.register(this_process()),
+        offered=(await offer_devices(settings))[:1],
     )
 
 
-async def running(world: World, bench: Bench) -> ClaimedJob:
+async def running(world: World, bench: RunnerContext) -> ClaimedJob:
     """The bench's runner holds a job and its device. Nothing else may be waiting."""
     job = await world.job()
-    claimed = await world.store.claim_validating(bench.runner_id)
+    claimed = await world.store.claims.claim_validating(bench.runner_id)
     assert claimed is not None
     share = Share(device="cpu:0", share=1.0, token_budget=64)
     document = PreparedJob(
@@ -50,7 +52,7 @@ async def running(world: World, bench: Bench) -> ClaimedJob:
         planned=Planned(plan={"window": 2, "devices": []}, shares=[share], precision="float32"),
     )
     needs = needs_of(bench.offered, job.spec)
-    await world.store.prepared(claimed.lease, needs, document.model_dump(mode="json"))
-    training = await world.store.claim_queued(bench.runner_id, bench.lent)
+    await world.store.attempts.prepared(claimed.lease, needs, document.model_dump(mode="json"))
+    training = await world.store.claims.claim_queued(bench.runner_id, bench.lent)
     assert training is not None
     return training

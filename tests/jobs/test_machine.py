@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from onyx.jobs.errors import LostAttempt, NotAllowedError
+from onyx.jobs.models import DeviceNeed, Job, Lease
 from onyx.jobs.status import JobStatus, Outcome
-from onyx.jobs.values import DeviceNeed, Job, Lease
 from tests.jobs.model import Held, Model, look
 from tests.jobs.world import CPU, DEVICES, FAILURE, LEASE, RESULT, World, line
 
@@ -68,7 +68,11 @@ class Machine(Model, RuleBasedStateMachine):
     @rule(pick=PICK, what=st.sampled_from(["cancel", "pause", "resume"]))
     def ask(self, pick: int, what: str) -> None:
         job_id = self.jobs[pick % len(self.jobs)]
-        asks = {"cancel": self.store.request_cancel, "pause": self.store.request_pause, "resume": self.store.resume}
+        asks = {
+            "cancel": self.store.requests.cancel,
+            "pause": self.store.requests.pause,
+            "resume": self.store.requests.resume,
+        }
         try:
             job = self.run(asks[what](job_id))
         except NotAllowedError:
@@ -81,7 +85,7 @@ class Machine(Model, RuleBasedStateMachine):
 
     @rule(who=RUNNERS, hangs=st.booleans())
     def prepare(self, who: int, hangs: bool) -> None:
-        claimed = self.run(self.store.claim_validating(self.runners[who]))
+        claimed = self.run(self.store.claims.claim_validating(self.runners[who]))
         if claimed is None:
             return
         held = self.take(claimed, self.runners[who], HOSTS[who], JobStatus.VALIDATING)
@@ -91,7 +95,7 @@ class Machine(Model, RuleBasedStateMachine):
 
     @rule(who=RUNNERS)
     def claim(self, who: int) -> None:
-        claimed = self.run(self.store.claim_queued(self.runners[who], DEVICES))
+        claimed = self.run(self.store.claims.claim_queued(self.runners[who], DEVICES))
         if claimed is None:
             return
         held = self.take(claimed, self.runners[who], HOSTS[who], JobStatus.RUNNING)
@@ -103,13 +107,13 @@ class Machine(Model, RuleBasedStateMachine):
     @rule(pick=PICK)
     def heartbeat(self, pick: int) -> None:
         held = self.pick(pick)
-        self.write(held, self.store.heartbeat(held.lease))
+        self.write(held, self.store.attempts.heartbeat(held.lease))
 
     @precondition(lambda self: self.held)
     @rule(pick=PICK, update=st.integers(0, 9))
     def checkpoint(self, pick: int, update: int) -> None:
         held = self.pick(pick)
-        self.write(held, self.store.checkpoint(held.lease, update))
+        self.write(held, self.store.attempts.checkpoint(held.lease, update))
 
     @precondition(lambda self: self.held)
     @rule(pick=PICK, count=st.integers(1, 3), mirror=st.booleans())
@@ -118,7 +122,7 @@ class Machine(Model, RuleBasedStateMachine):
         held = self.pick(pick)
         if held.live:
             held.file += [line(len(held.file) + place) for place in range(1, count + 1)]
-        if mirror and self.write(held, self.store.mirror_events(held.lease, held.file)):
+        if mirror and self.write(held, self.store.events.mirror(held.lease, held.file)):
             self.mirrored[held.lease.job_id] |= {(held.lease.attempt, event.line) for event in held.file}
 
     @precondition(lambda self: self.held)
@@ -152,17 +156,17 @@ class Machine(Model, RuleBasedStateMachine):
     @rule(who=RUNNERS)
     def crash(self, who: int) -> None:
         """A runner's process dies, and the next one on its host finds it dead."""
-        (dead,) = [each for each in self.run(self.store.runners()) if each.id == self.runners[who]]
+        (dead,) = [each for each in self.run(self.store.runners.list()) if each.id == self.runners[who]]
         self.pids += 1
         self.runners[who] = self.run(self.world.runner(HOSTS[who], self.pids))
-        lost = {job.id for job in self.run(self.store.replace_dead(self.runners[who], dead))}
+        lost = {job.id for job in self.run(self.store.runners.replace_dead(self.runners[who], dead))}
         assert lost == {held.lease.job_id for held in self.held if held.live and held.runner == dead.id}
         self.lost(lost, who)
 
     @rule(who=RUNNERS)
     def expire(self, who: int) -> None:
-        runner = self.run(self.store.runner_alive(self.runners[who]))
-        lost = {job.id for job in self.run(self.store.expire(self.runners[who]))}
+        runner = self.run(self.store.runners.report_alive(self.runners[who]))
+        lost = {job.id for job in self.run(self.store.runners.expire_leases(self.runners[who]))}
         assert runner.may_expire or not lost
         self.lost(lost, who)
 
@@ -190,7 +194,7 @@ class Machine(Model, RuleBasedStateMachine):
     def mirror_former(self, held: Held, runner: str) -> None:
         """What whoever takes over does first: nothing that stands in the file may be lost."""
         lease = held.lease
-        self.run(self.store.mirror_former(runner, lease.job_id, lease.attempt, held.file))
+        self.run(self.store.events.mirror_former(runner, lease.job_id, lease.attempt, held.file))
         self.mirrored[lease.job_id] |= {(lease.attempt, event.line) for event in held.file}
 
     def write(self, held: Held, work: Coroutine[Any, Any, object]) -> bool:
@@ -204,14 +208,18 @@ class Machine(Model, RuleBasedStateMachine):
 
     def end_write(self, lease: Lease, end: str) -> Coroutine[Any, Any, Job]:
         if end == "prepared":
-            return self.store.prepared(lease, [DeviceNeed(kind=CPU)] * (1 + lease.attempt % 2), {})
+            return self.store.attempts.prepared(lease, [DeviceNeed(kind=CPU)] * (1 + lease.attempt % 2), {})
         if end == "succeeded":
-            return self.store.succeeded(lease, RESULT)
+            return self.store.attempts.succeeded(lease, RESULT)
         if end == "failed":
-            return self.store.failed(lease, FAILURE)
+            return self.store.attempts.failed(lease, FAILURE)
         if end == "paused":
-            return self.store.paused(lease)
-        return self.store.cancelled(lease) if end == "cancelled" else self.store.release(lease, Outcome(end))
+            return self.store.attempts.paused(lease)
+        return (
+            self.store.attempts.cancelled(lease)
+            if end == "cancelled"
+            else self.store.attempts.release(lease, Outcome(end))
+        )
 
 
 def explore(url: str, examples: int, steps: int) -> None:

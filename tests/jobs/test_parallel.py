@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from onyx.jobs.errors import LostAttempt, QuotaExceededError
 from onyx.jobs.ids import JobKind
+from onyx.jobs.models import RunnerDevice
 from onyx.jobs.status import JobStatus
-from onyx.jobs.store import Store
-from onyx.jobs.values import RunnerDevice
+from onyx.jobs.store.store import Store
 from tests.jobs.world import CPU, DEVICES, RESULT, SPEC, World, line
 
 
@@ -27,11 +27,11 @@ async def test_of_many_who_claim_one_job_one_wins(world: World) -> None:
         for _ in range(3):
             job = await world.queued()
             claims = await asyncio.gather(
-                *(store.claim_queued(runner, DEVICES) for store, runner in zip(stores, runners, strict=True))
+                *(store.claims.claim_queued(runner, DEVICES) for store, runner in zip(stores, runners, strict=True))
             )
             (won,) = [claimed for claimed in claims if claimed is not None]
             assert won.job.id == job.id
-            await world.store.cancelled(won.lease)
+            await world.store.attempts.cancelled(won.lease)
 
 
 async def test_each_job_runs_once_and_no_device_is_lent_twice(world: World) -> None:
@@ -42,15 +42,15 @@ async def test_each_job_runs_once_and_no_device_is_lent_twice(world: World) -> N
 
     async def work(store: Store, runner: str) -> None:
         while len(done) < len(jobs):
-            claimed = await store.claim_queued(runner, devices)
+            claimed = await store.claims.claim_queued(runner, devices)
             if claimed is None:
                 await asyncio.sleep(0.02)
                 continue
             in_use.update(device.name for device in claimed.devices)
             assert max(in_use.values()) == 1
-            await store.heartbeat(claimed.lease)
+            await store.attempts.heartbeat(claimed.lease)
             in_use.subtract(device.name for device in claimed.devices)  # before the store lends them again
-            await store.succeeded(claimed.lease, RESULT)
+            await store.attempts.succeeded(claimed.lease, RESULT)
             done.append(claimed.job.id)
 
     async with several(world, 3) as stores:
@@ -66,7 +66,7 @@ async def test_limits_hold_between_claimers(world: World) -> None:
         runners = [await world.runner(f"host-{place}") for place in range(4)]
         pairs = zip(stores, runners, strict=True)
         claims = await asyncio.gather(
-            *(store.claim_queued(runner, DEVICES, max_per_owner=2) for store, runner in pairs)
+            *(store.claims.claim_queued(runner, DEVICES, max_per_owner=2) for store, runner in pairs)
         )
     assert sum(claimed is not None for claimed in claims) == 2
 
@@ -74,7 +74,7 @@ async def test_limits_hold_between_claimers(world: World) -> None:
 async def test_one_key_sent_many_times_at_once_makes_one_job(world: World) -> None:
     async with several(world, 4) as stores:
         jobs = await asyncio.gather(
-            *(store.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") for store in stores)
+            *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") for store in stores)
         )
     assert len({job.id for job in jobs}) == 1
 
@@ -82,7 +82,8 @@ async def test_one_key_sent_many_times_at_once_makes_one_job(world: World) -> No
 async def test_a_quota_holds_between_creators(world: World) -> None:
     async with several(world, 4) as stores:
         made = await asyncio.gather(
-            *(store.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=2) for store in stores), return_exceptions=True
+            *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=2) for store in stores),
+            return_exceptions=True,
         )
     assert sum(isinstance(each, QuotaExceededError) for each in made) == 2
 
@@ -92,10 +93,12 @@ async def test_a_cancellation_and_a_claim_agree_on_who_was_first(world: World) -
     async with several(world, 2) as (owner, other):
         for _ in range(5):
             job = await world.queued()
-            asked, claimed = await asyncio.gather(owner.request_cancel(job.id), other.claim_queued(runner, DEVICES))
+            asked, claimed = await asyncio.gather(
+                owner.requests.cancel(job.id), other.claims.claim_queued(runner, DEVICES)
+            )
             assert (asked.status is JobStatus.CANCELLED) == (claimed is None)
             if claimed is not None:
-                await world.store.cancelled(claimed.lease)
+                await world.store.attempts.cancelled(claimed.lease)
 
 
 async def test_a_reader_who_follows_misses_nothing(world: World) -> None:
@@ -105,11 +108,11 @@ async def test_a_reader_who_follows_misses_nothing(world: World) -> None:
 
     async def write(store: Store, first: int) -> None:
         for number in range(first, 61, 3):
-            await store.mirror_events(claimed.lease, [line(number)])
+            await store.events.mirror(claimed.lease, [line(number)])
 
     async def follow(store: Store) -> None:
         while len(seen) < 60 + 3:
-            seen.extend(event.seq for event in await store.list_events(job_id, after=seen[-1] if seen else 0))
+            seen.extend(event.seq for event in await store.events.list(job_id, after=seen[-1] if seen else 0))
 
     async with several(world, 4) as stores:
         await asyncio.gather(follow(stores[3]), *(write(stores[place], place + 1) for place in range(3)))
@@ -119,10 +122,12 @@ async def test_a_reader_who_follows_misses_nothing(world: World) -> None:
 async def test_an_end_and_a_takeover_agree_on_who_was_first(world: World) -> None:
     holding, heir = await world.runner(pid=1), await world.runner(pid=2)
     claimed = await world.running(runner=holding)
-    (record,) = [runner for runner in await world.store.runners("alpha") if runner.id == holding]
+    (record,) = [runner for runner in await world.store.runners.list("alpha") if runner.id == holding]
     async with several(world, 2) as (zombie, other):
         ended, lost = await asyncio.gather(
-            zombie.succeeded(claimed.lease, RESULT), other.replace_dead(heir, record), return_exceptions=True
+            zombie.attempts.succeeded(claimed.lease, RESULT),
+            other.runners.replace_dead(heir, record),
+            return_exceptions=True,
         )
     assert not isinstance(lost, BaseException)
     assert isinstance(ended, LostAttempt) == (len(lost) == 1)

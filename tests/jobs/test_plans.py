@@ -5,13 +5,13 @@ import re
 from sqlalchemy import Select, insert, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from onyx.jobs.claims import busy_query, oldest_query, waiting_query
-from onyx.jobs.creation import page_query
-from onyx.jobs.events import events_query
-from onyx.jobs.rows import split_spec
-from onyx.jobs.runners import held_query, lapsed_query
 from onyx.jobs.status import JobStatus
-from onyx.jobs.tables import AttemptRow, EventRow, JobRow
+from onyx.jobs.store.claims import busy_query, oldest_query, waiting_query
+from onyx.jobs.store.events import events_query
+from onyx.jobs.store.jobs import page_query
+from onyx.jobs.store.rows import split_spec
+from onyx.jobs.store.runners import held_query, lapsed_query
+from onyx.jobs.store.tables import AttemptRow, EventRow, JobRow
 from tests.jobs.world import DEVICES, SPEC, World
 
 FINISHED = 10_000
@@ -48,7 +48,7 @@ async def fill(world: World) -> None:
     ]
     said = {"attempt": 1, "time": 0.0, "kind": "message", "level": "info", "message": "hello", "data": "{}"}
     events = [{"job_id": job["id"], "seq": 1, "line": 1, **said} for job in jobs]
-    async with world.store.writing() as tx:
+    async with world.store.database.writing() as tx:
         for table, rows in ((JobRow, jobs), (AttemptRow, attempts), (EventRow, events)):
             await tx.session.execute(insert(table), rows)
         await tx.session.execute(text("ANALYZE"))
@@ -70,7 +70,7 @@ async def test_finished_jobs_cost_nothing(world: World) -> None:
     await fill(world)
     await world.queued()
     runner = await world.runner()
-    newest = (await world.store.list_jobs(owner="owner-1", limit=5)).jobs[-1]
+    newest = (await world.store.jobs.list(owner="owner-1", limit=5)).jobs[-1]
     queries: list[Select[*tuple[object, ...]]] = [
         waiting_query(JobStatus.QUEUED),
         waiting_query(JobStatus.VALIDATING),
@@ -86,8 +86,8 @@ async def test_finished_jobs_cost_nothing(world: World) -> None:
         page_query(owner="owner-1", statuses=[JobStatus.RUNNING], kind=None, after=None, limit=20),
         page_query(owner=None, statuses=(), kind=None, after=newest, limit=20),
     ]
-    async with world.store.reading() as session:
+    async with world.store.database.reading() as session:
         for query in queries:
             assert await full_reads(session, query) == [], query
-    claimed = await world.store.claim_queued(runner, DEVICES)
+    claimed = await world.store.claims.claim_queued(runner, DEVICES)
     assert claimed is not None

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from onyx.jobs.hold import insist
 from onyx.jobs.home import Home
+from onyx.jobs.models import Job
+from onyx.jobs.runner.lease_keeper import retry_until_available
 from onyx.jobs.service import OptimizedFineTuningService
-from onyx.jobs.values import Job
 from onyx.settings import Settings
 from tests.jobs.postgres import PostgresServer
 
@@ -15,7 +15,7 @@ async def the_job(home: Home) -> Job:
     """The only one, once it is there."""
     async with asyncio.timeout(60):
         while True:
-            if found := (await home.store.list_jobs()).jobs:
+            if found := (await home.store.jobs.list()).jobs:
                 return found[0]
             await asyncio.sleep(0.02)
 
@@ -32,7 +32,7 @@ def test_a_database_that_goes_away_while_a_process_waits(postgres: PostgresServe
             await asyncio.wait({waiting}, timeout=2)  # some looks, that find no database
             assert not waiting.done()
             await asyncio.to_thread(postgres.start)
-            await insist(lambda: home.cancel(job.id))
+            await retry_until_available(lambda: home.cancel(job.id))
             answer = await asyncio.wait_for(waiting, 60)
             assert (answer["training_id"], answer["status"]) == (job.id, "cancelled")
         await home.close()

@@ -1,17 +1,20 @@
 """Short ways to bring a store into a state."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from onyx.jobs.clock import DatabaseClock
-from onyx.jobs.engine import make_engine
-from onyx.jobs.holder import Holder
 from onyx.jobs.ids import JobKind
-from onyx.jobs.store import Store
-from onyx.jobs.tables import Base
-from onyx.jobs.values import ClaimedJob, DeviceNeed, Job, RunnerDevice
-from onyx.training.attempt import Event, Failure, Result
-from onyx.training.spec import DataSpec, JobSpec
+from onyx.jobs.models import ClaimedJob, DeviceNeed, Job, RunnerDevice
+from onyx.jobs.process_identity import ProcessIdentity
+from onyx.jobs.store.database import DatabaseClock, make_engine
+from onyx.jobs.store.store import Store
+from onyx.jobs.store.tables import Base
+from onyx.training.contract.attempt import Event, Failure, Result
+from onyx.training.contract.spec import DataSpec, JobSpec
 
 LEASE = 30.0
 CPU = "cpu"
@@ -45,8 +48,8 @@ class PushedClock(DatabaseClock):
         return await super().now(session) + self.ahead
 
 
-def holder(host: str = "alpha", pid: int = 1) -> Holder:
-    return Holder(host=host, pid=pid, started=100 + pid, boot="boot-1")
+def holder(host: str = "alpha", pid: int = 1) -> ProcessIdentity:
+    return ProcessIdentity(host=host, pid=pid, started=100 + pid, boot="boot-1")
 
 
 def line(number: int, message: str = "hello") -> Event:
@@ -72,28 +75,28 @@ class World:
 
     async def wipe(self) -> None:
         """Delete every row: faster than a new database."""
-        async with self.store.engine.begin() as connection:
+        async with self.store.database.engine.begin() as connection:
             for table in reversed(Base.metadata.sorted_tables):
                 await connection.execute(delete(table))
 
     async def runner(self, host: str = "alpha", pid: int = 1) -> str:
-        return await self.store.register_runner(holder(host, pid))
+        return await self.store.runners.register(holder(host, pid))
 
     async def job(self, owner: str = "ann") -> Job:
-        return await self.store.create(SPEC, owner, JobKind.ACCUMULATION)
+        return await self.store.jobs.create(SPEC, owner, JobKind.ACCUMULATION)
 
     async def queued(self, owner: str = "ann", *, devices: int = 1, name: str | None = None) -> Job:
         """A job that waits for devices. Nothing else may be validating."""
         job = await self.job(owner)
-        claimed = await self.store.claim_validating(await self.runner("preparer"))
+        claimed = await self.store.claims.claim_validating(await self.runner("preparer"))
         assert claimed is not None
         assert claimed.job.id == job.id
         needs = [DeviceNeed(kind=CPU, name=name)] * devices
-        return await self.store.prepared(claimed.lease, needs, {"plan": {"window": 2}})
+        return await self.store.attempts.prepared(claimed.lease, needs, {"plan": {"window": 2}})
 
     async def running(self, owner: str = "ann", runner: str | None = None) -> ClaimedJob:
         await self.queued(owner)
-        claimed = await self.store.claim_queued(runner or await self.runner(), DEVICES)
+        claimed = await self.store.claims.claim_queued(runner or await self.runner(), DEVICES)
         assert claimed is not None
         return claimed
 
@@ -103,4 +106,14 @@ class World:
         while self.clock.ahead < end:
             self.clock.ahead = min(end, self.clock.ahead + LEASE / 5)
             for runner in reaching:
-                await self.store.runner_alive(runner)
+                await self.store.runners.report_alive(runner)
+
+
+def wrap_call(concern: object, name: str, around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
+    """Have `around` make this store's calls of one method: it is given the call, and answers for it."""
+    method = getattr(concern, name)
+
+    async def wrapped(*arguments: Any, **options: Any) -> Any:
+        return await around(partial(method, *arguments, **options))
+
+    setattr(concern, name, wrapped)

@@ -6,8 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from benchmarks.memory_cases import Case, gpt2, largest, llama, trains
-from onyx.memory.device import Device
-from onyx.memory.model import build
+from onyx.memory.devices.device import Device
+from onyx.memory.footprint.model_builder import build
 from onyx.memory.planner import plan
 
 LENGTH = 48

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from benchmarks.memory_cases import llama
-from onyx.memory import estimate as estimating
-from onyx.memory.device import Device
+from onyx.memory.devices.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
-from onyx.memory.overhead import ASSUMED_CUDA
-from onyx.memory.plan import Plan
+from onyx.memory.footprint import estimate as estimating
+from onyx.memory.footprint.overhead import ASSUMED_CUDA
 from onyx.memory.planner import plan
+from onyx.memory.planning.plan import Plan
+from onyx.memory.planning.timing import Timing
 from onyx.memory.recipe import Recipe
-from onyx.memory.timing import Timing
 
 MIB = 2**20
 GB = 2**30
@@ -235,9 +235,10 @@ print(json.dumps([most, made.devices[0].low]))
 def test_plans_and_devices_need_no_torch() -> None:
     code = """
 import sys
-import onyx.memory, onyx.memory.plan, onyx.memory.planner, onyx.memory.recipe, onyx.memory.footprint
-import onyx.memory.footprints, onyx.memory.overhead, onyx.memory.cache, onyx.memory.errors, onyx.memory.timing
-import onyx.memory.device, onyx.memory.shares, onyx.memory.fitting, onyx.memory.explain
+import onyx.memory, onyx.memory.errors, onyx.memory.planner, onyx.memory.recipe
+import onyx.memory.devices.device, onyx.memory.footprint.footprint, onyx.memory.footprint.json_cache
+import onyx.memory.footprint.overhead, onyx.memory.planning.alternatives, onyx.memory.planning.device_fit
+import onyx.memory.planning.plan, onyx.memory.planning.timing
 assert not {"torch", "transformers", "peft"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from onyx.memory.model import build
-from onyx.memory.model import load_config as plan_config
+from onyx.memory.footprint.model_builder import build
+from onyx.memory.footprint.model_builder import load_config as plan_config
 from onyx.memory.recipe import Lora, Recipe
+from onyx.training.contract.spec import LoraSpec
 from onyx.training.models.load import load_config, load_model
 from onyx.training.models.tiny import make_tiny
-from onyx.training.spec import LoraSpec
 
 
 @pytest.fixture(scope="module")

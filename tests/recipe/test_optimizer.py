@@ -2,10 +2,11 @@
 
 from torch import nn
 
-from onyx.memory import calibrate, clock, probe
+from onyx.memory.footprint import calibrate, probe
+from onyx.memory.planning import step_timer as clock
 from onyx.recipe.optimizer import make_optimizer
-from onyx.training import optimizer as training
-from onyx.training.spec import TrainingSpec
+from onyx.training.contract.spec import TrainingSpec
+from onyx.training.rank import optimizer as training
 
 
 def model() -> nn.Module:

@@ -5,7 +5,7 @@ import signal
 from typing import Any, NoReturn
 
 from onyx.training import durable
-from onyx.training.journal import Journal
+from onyx.training.state.journal import Journal
 
 
 def before_the_line() -> None:

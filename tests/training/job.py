@@ -15,18 +15,18 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from onyx.training.attempt import Attempt, Event, Exit, Share, attempt_dir
+from onyx.training.contract.attempt import Attempt, Event, Exit, Share, attempt_dir
+from onyx.training.contract.spec import DataSpec, JobSpec, TrainingSpec
 from onyx.training.data.encode import Encoded
-from onyx.training.data.store import FORMAT, Meta, Writer, write_meta
-from onyx.training.events import read_events
-from onyx.training.finish import finish
-from onyx.training.loop import Ending, train
+from onyx.training.data.token_store import FORMAT, Meta, Writer, write_meta
 from onyx.training.models.tiny import make_tiny
-from onyx.training.rank import set_up
-from onyx.training.ranks import Ranks
-from onyx.training.run import Run
-from onyx.training.signals import Stop
-from onyx.training.spec import DataSpec, JobSpec, TrainingSpec
+from onyx.training.rank.epoch import finish
+from onyx.training.rank.loop import Ending, train
+from onyx.training.rank.main import set_up
+from onyx.training.rank.rank_group import Ranks
+from onyx.training.rank.run import Run
+from onyx.training.state.events import read_events
+from onyx.training.stop_signals import Stop
 from tests.training.template import SECONDS, Template
 
 VOCABULARY = 250

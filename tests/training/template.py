@@ -73,7 +73,6 @@ class Template:
 
 
 def _serve() -> None:
-    import onyx.training.warm  # noqa: F401 - so that no fork has to
 
     gc.collect()
     gc.freeze()
@@ -99,7 +98,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
     import importlib
     import resource
 
-    from onyx.training.rank import main
+    from onyx.training.rank.main import main
     from tests.training.uneven import install
 
     status = 1
@@ -126,8 +125,8 @@ def _become(request: dict[str, Any]) -> NoReturn:
 
 def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
     """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
-    from onyx.training.metrics import Metrics, Row
-    from onyx.training.signals import Stop
+    from onyx.training.state.metrics import Metrics, Row
+    from onyx.training.stop_signals import Stop
 
     add, listen = Metrics.add, Stop.listen
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onyx.training.attempt import Exit
-from onyx.training.checkpoint import complete
-from onyx.training.failure import is_disk_full
+from onyx.training.contract.attempt import Exit
+from onyx.training.contract.errors import is_disk_full
+from onyx.training.state.checkpoint import complete
 from tests.training.job import Job, same
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onyx.memory.device import Device
-from onyx.training.attempt import Event, Exit, attempt_dir
-from onyx.training.data.pairs import open_data
+from onyx.memory.devices.device import Device
+from onyx.training.contract.attempt import Event, Exit, attempt_dir
+from onyx.training.contract.prepared import Planned
+from onyx.training.data.token_store import open_data
 from onyx.training.models.load import build_empty, load_config
-from onyx.training.planning import plan_job
-from onyx.training.prepared import Planned
+from onyx.training.prepare.plan_job import plan_job
 from tests.training.job import Job, make_model, same, write_data, write_pairs
 
 MB = 2**20

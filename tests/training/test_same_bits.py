@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.training.attempt import Exit
+from onyx.training.contract.attempt import Exit
 from tests.training.job import Job, distance, make_model, same
 
 UPDATES = 20

@@ -17,7 +17,7 @@ from onyx.accumulation.ads.config import GradientAccumulationConfig
 from onyx.accumulation.ads.mixed import MixedPrecision
 from onyx.accumulation.boundary import Update, close
 from onyx.accumulation.gauge import own_bytes, peak_bytes
-from onyx.accumulation.number import Number, read
+from onyx.accumulation.lazy_scalar import Number, read
 from onyx.accumulation.scaling import Scaling, scaling_for
 from onyx.accumulation.window import Window
 

@@ -14,22 +14,20 @@ from torch.optim import Optimizer
 from onyx.accumulation import ddp
 from onyx.accumulation.boundary import Update
 from onyx.accumulation.gauge import Gauge, read_gauge
+from onyx.accumulation.lazy_scalar import Number, read, settle
 from onyx.accumulation.noise import NoiseScale
-from onyx.accumulation.number import Number, read, settle
 from onyx.accumulation.precision import Precision
 from onyx.accumulation.scaling import Scaling, Unscaled, scaling_for
 from onyx.accumulation.statefile import read_state, write_state
-from onyx.accumulation.system.closing import close_window
+from onyx.accumulation.system.batch import admit_loss
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
-from onyx.accumulation.system.length import window_length
-from onyx.accumulation.system.loss import admit
 from onyx.accumulation.system.micro_batch import MicroBatchChooser, MicroBatchSizer, halve_under_pressure
 from onyx.accumulation.system.noise_meter import NoiseMeter
-from onyx.accumulation.system.progress import tell
 from onyx.accumulation.system.results import AccumulationStats, MicroBatchResult
 from onyx.accumulation.system.saved import Saved, put_gradients, restore
 from onyx.accumulation.system.setup import SetupHolder, prepare, scaler_for
 from onyx.accumulation.system.state import AccumulationState
+from onyx.accumulation.system.windows import close_window, tell, window_length
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger(__name__)
@@ -112,7 +110,7 @@ class GradientAccumulator(SetupHolder):
         `loss` is the mean over `weight` samples or tokens, or with `reduction="sum"` their sum. Without weights all
         micro-batches of a window count alike. `backward=False`: the caller has run `loss.backward()` already.
         """
-        admit(loss, backward, weight, reduction)
+        admit_loss(loss, backward, weight, reduction)
         window, state = self._open(), self.state
         if window.count and state.backward_by_caller == backward:
             raise ValueError("run backward for all micro-batches of a window, or let the accumulator: do not mix")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from onyx.accumulation import check
 from onyx.accumulation.system.micro_batch import parts
 
 
@@ -55,3 +56,15 @@ def evaluating(model: Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def admit_loss(loss: Any, backward: Any, weight: Any, reduction: Any) -> None:
+    """Refuse what cannot be accumulated, before anything is counted."""
+    check.flag("backward", backward)
+    check.one_of("reduction", reduction, ["mean", "sum"])
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise ValueError(f"loss must be a tensor of one number, got {loss!r}")
+    if backward and not loss.requires_grad:
+        raise ValueError("loss has no graph to differentiate: compute it with gradients, or pass backward=False")
+    if weight is not None and not backward:
+        raise ValueError("weight needs backward=True: a gradient that is already there cannot be weighted")

@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from onyx.accumulation.boundary import parameters_of
 from onyx.accumulation.ddp import DdpPeers
+from onyx.accumulation.lazy_scalar import Number, read
 from onyx.accumulation.noise import MicroNorms, NoiseScale
-from onyx.accumulation.number import Number, read
 from onyx.accumulation.window import Window
 
 

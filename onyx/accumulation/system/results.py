@@ -7,7 +7,7 @@ from typing import NotRequired, TypedDict
 
 import torch
 
-from onyx.accumulation.number import Number
+from onyx.accumulation.lazy_scalar import Number
 
 
 class MicroBatchResult(TypedDict):

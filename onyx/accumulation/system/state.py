@@ -10,7 +10,7 @@ from torch import Tensor
 
 from onyx.accumulation import check
 from onyx.accumulation.boundary import Update
-from onyx.accumulation.number import Number
+from onyx.accumulation.lazy_scalar import Number
 from onyx.accumulation.window import Peers, Window
 
 HISTORY = 1000

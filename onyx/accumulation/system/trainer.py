@@ -13,14 +13,13 @@ from torch.optim import Optimizer
 
 from onyx.accumulation import check
 from onyx.accumulation.gauge import Gauge, read_gauge
-from onyx.accumulation.number import Number, read, settle
+from onyx.accumulation.lazy_scalar import Number, read, settle
 from onyx.accumulation.precision import Precision
 from onyx.accumulation.system.accumulator import GradientAccumulator
 from onyx.accumulation.system.batch import admit, counted, evaluating, micro_batches_of, whole_shape
 from onyx.accumulation.system.checkpoint import Checkpoint, check_model, read_checkpoint, write_checkpoint
 from onyx.accumulation.system.checkpoint_dir import check_replaceable
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
-from onyx.accumulation.system.length import expected_updates
 from onyx.accumulation.system.micro_batch import MicroBatchChooser, halve_under_pressure, next_part
 from onyx.accumulation.system.results import (
     EpochResult,
@@ -32,6 +31,7 @@ from onyx.accumulation.system.results import (
 )
 from onyx.accumulation.system.saved import restore
 from onyx.accumulation.system.setup import SetupHolder
+from onyx.accumulation.system.windows import expected_updates
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from onyx.api.errors import ApiError, cannot
+from onyx.api.http.errors import ApiError, cannot
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 

@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Request
 
-from onyx.api.desk import Opening
-from onyx.api.errors import ApiError
-from onyx.api.guarded import guarded_router
-from onyx.api.openai import chat, checkpoints, events, files, jobs, models
+from onyx.api.app_context import Opening
+from onyx.api.http.errors import ApiError
+from onyx.api.http.route import guarded_router
+from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import PROBLEMS
-from onyx.api.openai.route import OpenAIRoute
+from onyx.api.openai.routes import chat, checkpoints, events, files, jobs, models
 from onyx.settings import Settings
 
 PREFIX = "/v1"

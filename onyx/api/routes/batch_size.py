@@ -6,9 +6,10 @@ from fastapi import APIRouter, Query
 
 from onyx.accumulation.rates import Rule, adjust_learning_rate
 from onyx.api.deps import CallerDep, DeskDep
-from onyx.api.errors import bad
+from onyx.api.http.errors import bad
+from onyx.api.http.route import OnyxRoute
 from onyx.api.planning import plan_batch
-from onyx.api.route import OnyxRoute
+from onyx.api.routes.stats import efficiency, running_jobs
 from onyx.api.schemas.batch_size import (
     AccumulationSteps,
     BatchSizeAnswer,
@@ -21,8 +22,7 @@ from onyx.api.schemas.batch_size import (
     OptimizeBody,
 )
 from onyx.api.schemas.common import MOST, WITH_BODY, GpuIds, ModelName, problems
-from onyx.api.working import efficiency, running_jobs
-from onyx.memory.info import gpu_info
+from onyx.memory.devices.gpus import gpu_info
 
 router = APIRouter(route_class=OnyxRoute, tags=["batch size"])
 

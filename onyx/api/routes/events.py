@@ -10,14 +10,14 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import Response, StreamingResponse
 
-from onyx.api.caller import Caller
+from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, DeskDep, JobDep
-from onyx.api.desk import Desk
-from onyx.api.route import OnyxRoute
+from onyx.api.http.caller import Caller
+from onyx.api.http.route import OnyxRoute
+from onyx.api.http.scrubbing import scrub_event
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
-from onyx.api.scrubbing import scrub_event
-from onyx.jobs.records import StoredEvent
+from onyx.jobs.models import StoredEvent
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
@@ -51,22 +51,22 @@ async def list_events(
         desk.streams.check(caller.counted_as)
         stream = _stream(desk, caller, job.id, start)
         return StreamingResponse(stream, media_type=STREAM, headers={"Cache-Control": "no-store"})
-    events = await desk.store.list_events(job.id, after=after, limit=limit)
+    events = await desk.store.events.list(job.id, after=after, limit=limit)
     last = events[-1].seq if events else after
     return EventPage(data=[event_answer(event, desk) for event in events], has_more=last < job.last_event)
 
 
-async def _stream(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
+async def _stream(desk: AppContext, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
     with desk.streams.one(caller.counted_as):
         async for part in _parts(desk, caller, job_id, after):
             yield part
 
 
-async def _parts(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
+async def _parts(desk: AppContext, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
     quiet = 0.0
     while await desk.still_admits(caller):
-        job = await desk.store.get(job_id)  # before its events: what it says is over has said all it will
-        events = await desk.store.list_events(job_id, after=after, limit=PAGE)
+        job = await desk.store.jobs.get(job_id)  # before its events: what it says is over has said all it will
+        events = await desk.store.events.list(job_id, after=after, limit=PAGE)
         for event in events:
             after = event.seq
             yield format_sse_event(data_str=event_answer(event, desk).model_dump_json(), id=str(after))
@@ -85,7 +85,7 @@ async def _parts(desk: Desk, caller: Caller, job_id: str, after: int) -> AsyncIt
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def event_answer(event: StoredEvent, desk: Desk) -> EventAnswer:
+def event_answer(event: StoredEvent, desk: AppContext) -> EventAnswer:
     """What its owner may read of it: paths of the host stay with the operator."""
     fields = asdict(scrub_event(event, desk.settings))
     return EventAnswer(**{name: fields[name] for name in EventAnswer.model_fields})

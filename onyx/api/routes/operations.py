@@ -6,15 +6,15 @@ from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
-from onyx.api import gauges
+from onyx.api import prometheus as gauges
+from onyx.api.app_context import AppContext, Opening
 from onyx.api.deps import BEARER, DeskDep
-from onyx.api.desk import Desk, Opening
-from onyx.api.metrics import REGISTRY
-from onyx.api.route import OnyxRoute
+from onyx.api.http.route import OnyxRoute
+from onyx.api.prometheus import REGISTRY
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.operations import Alive, Ready
 from onyx.jobs.errors import StoreError
-from onyx.jobs.migrate import is_migrated
+from onyx.jobs.store.migrate import is_migrated
 
 
 def make_operations(opening: Opening) -> APIRouter:
@@ -48,16 +48,16 @@ def make_operations(opening: Opening) -> APIRouter:
 async def _state(opening: Opening) -> Ready:
     try:
         desk = await opening.desk()
-        migrated = await is_migrated(desk.store.engine)
+        migrated = await is_migrated(desk.store.database.engine)
     except (StoreError, OSError):
         return Ready(ready=False, store=False, migrated=False, runner=False)
     runner = await _runner_lives(desk)
     return Ready(ready=migrated and runner, store=True, migrated=migrated, runner=runner)
 
 
-async def _runner_lives(desk: Desk) -> bool:
+async def _runner_lives(desk: AppContext) -> bool:
     """One beside this process, or elsewhere one that reached the store within a lease."""
     if await asyncio.to_thread(desk.home.runner_is_there):  # a look at a lock's file may have to wait for the disk
         return True
     now = await desk.store.now()
-    return any(now - runner.reached_at < desk.store.lease_seconds for runner in await desk.store.runners())
+    return any(now - runner.reached_at < desk.store.lease_seconds for runner in await desk.store.runners.list())

@@ -1,21 +1,25 @@
 """What a training leaves: its model and its logs."""
 
 import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from onyx.api import logs
 from onyx.api.deps import DeskDep, JobDep
-from onyx.api.errors import cannot, not_found
-from onyx.api.portable import rewritten
-from onyx.api.route import OnyxRoute
+from onyx.api.http.errors import cannot, not_found
+from onyx.api.http.route import OnyxRoute
+from onyx.api.http.scrubbing import scrub
+from onyx.api.model_archive import rewritten, tar_stream
 from onyx.api.schemas.common import problems
-from onyx.api.schemas.training import LogPage
-from onyx.api.tar import tar_stream
-from onyx.jobs.published import MODEL, serves
+from onyx.api.schemas.training import LogLine, LogPage
+from onyx.jobs.published_model import MODEL, serves
+from onyx.settings import Settings
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
@@ -60,9 +64,34 @@ async def get_logs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> LogPage:
     """What its processes wrote, in the order of attempts. Paths and tracebacks stay with the operator."""
-    return await asyncio.to_thread(logs.page, desk.settings, job.id, after, limit)
+    return await asyncio.to_thread(page, desk.settings, job.id, after, limit)
 
 
 def _file_of(folder: Path, name: str) -> Path | None:
     """The file with this name. A name is looked up among those that are there, and never becomes a path."""
     return next((path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) == name), None)
+
+
+LONGEST_LINE = 2**20
+"""A line without end is cut into pieces of so many characters."""
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+_TRACE = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
+
+
+def page(settings: Settings, job_id: str, after: int, limit: int) -> LogPage:
+    """Lines beyond number `after`."""
+    found = list(islice(_lines(settings, job_id), after, after + limit + 1))
+    lines = [LogLine(line=after + place, source=source, text=text) for place, (source, text) in enumerate(found, 1)]
+    return LogPage(data=lines[:limit], has_more=len(found) > limit)
+
+
+def _lines(settings: Settings, job_id: str) -> Iterator[tuple[str, str]]:
+    attempts = settings.job_dir(job_id) / "attempts"
+    # By number: whatever else stands among the attempts is none.
+    logs = [log for log in attempts.glob("*/*.log") if _NUMBER.fullmatch(log.parent.name) and log.is_file()]
+    for log in sorted(logs, key=lambda path: (int(path.parent.name), path.name)):
+        with suppress(FileNotFoundError), log.open(errors="replace") as file:  # a clean-up may have come before
+            for line in iter(lambda: file.readline(LONGEST_LINE), ""):
+                if not _TRACE.match(line):
+                    yield f"attempt {log.parent.name} {log.stem}", scrub(line.rstrip("\n"), settings)

@@ -1,17 +1,18 @@
 """How trainings and devices are doing: real jobs and real devices, never invented ones."""
 
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from onyx.api.caller import Caller
+from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, DeskDep, TrainingId
-from onyx.api.desk import Desk
-from onyx.api.errors import not_found
+from onyx.api.http.caller import Caller
+from onyx.api.http.errors import not_found
+from onyx.api.http.route import OnyxRoute
 from onyx.api.planning import plan_batch
-from onyx.api.route import OnyxRoute
 from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (
     Health,
@@ -23,10 +24,35 @@ from onyx.api.schemas.stats import (
     Sessions,
     Stats,
 )
-from onyx.api.working import efficiency, running_jobs
-from onyx.jobs.answering import accumulation_stats, batch_numbers
-from onyx.jobs.values import Job
-from onyx.memory.info import gpu_info
+from onyx.jobs.models import Job
+from onyx.jobs.presenters import accumulation_stats, batch_numbers, plan_of
+from onyx.jobs.status import JobStatus
+from onyx.memory.devices.gpus import gpu_info
+
+MOST_RUNNING = 100
+
+
+async def running_jobs(desk: AppContext, caller: Caller) -> Sequence[Job]:
+    page = await desk.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
+    return page.jobs
+
+
+async def efficiency(desk: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
+    """Real tokens of an update over the tokens that its micro-batches have room for, by job."""
+    found = {job.id: await _filled(desk, job) for job in jobs}
+    return {job_id: share for job_id, share in found.items() if share is not None}
+
+
+async def _filled(desk: AppContext, job: Job) -> float | None:
+    plan = plan_of(job)
+    metrics = await desk.store.events.last_metrics(job.id, 1)
+    if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
+        return None
+    data = metrics[0].data
+    budget = sum(each["token_budget"] for each in plan["devices"]) / len(plan["devices"])
+    filled: float = data["trained_tokens"] / data["update"] / (data["micro_batches"] * budget)
+    return min(1.0, filled)
+
 
 router = APIRouter(route_class=OnyxRoute, tags=["statistics"])
 
@@ -71,8 +97,8 @@ async def get_stats(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -
 @router.get("/stats")
 async def list_stats(desk: DeskDep, caller: CallerDep) -> Sessions:
     """Your trainings in short, newest first."""
-    page = await desk.store.list_jobs(owner=caller.sees, limit=MOST_SESSIONS)
-    total = await desk.store.count_jobs(caller.sees)
+    page = await desk.store.jobs.list(owner=caller.sees, limit=MOST_SESSIONS)
+    total = await desk.store.jobs.count(caller.sees)
     return Sessions(total_sessions=total, accumulation_stats=[_session(job) for job in page.jobs])
 
 
@@ -117,17 +143,17 @@ async def performance_recommendations(
     )
 
 
-async def _read(desk: Desk, training_id: str) -> tuple[str, Stats] | None:
+async def _read(desk: AppContext, training_id: str) -> tuple[str, Stats] | None:
     """The owner and the numbers."""
-    job = await desk.store.get(training_id)
+    job = await desk.store.jobs.get(training_id)
     if job is None:
         return None
-    numbers = accumulation_stats(job, await desk.store.last_metrics(job.id, HISTORY))
+    numbers = accumulation_stats(job, await desk.store.events.last_metrics(job.id, HISTORY))
     shown = {name: numbers[name] for name in Stats.model_fields if name != "training_id"}
     return job.owner, Stats(training_id=job.id, **shown)
 
 
-async def _planned(desk: Desk, caller: Caller, model: str, target: int) -> Recommendations:
+async def _planned(desk: AppContext, caller: Caller, model: str, target: int) -> Recommendations:
     answer = await plan_batch(desk, caller, model, target, None)
     used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
     words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))

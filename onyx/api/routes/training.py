@@ -4,15 +4,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from onyx.api.answering import answer_of
+from onyx.api.create_training import NewTraining, answer_of
 from onyx.api.deps import CallerDep, DeskDep, JobDep, TrainingId
-from onyx.api.route import OnyxRoute
+from onyx.api.http.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
 from onyx.api.schemas.training import TrainingAnswer, TrainingPage
-from onyx.api.waiting import NewTraining
+from onyx.jobs.disk_quota import remove_job
 from onyx.jobs.ids import JobKind
 from onyx.jobs.status import JobStatus
-from onyx.jobs.tidying import remove_job
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
@@ -43,7 +42,7 @@ async def list_trainings(
     status: Annotated[list[JobStatus] | None, Query(max_length=10)] = None,
 ) -> TrainingPage:
     """Your trainings, newest first."""
-    page = await desk.store.list_jobs(owner=caller.sees, statuses=status or (), after=after, limit=limit)
+    page = await desk.store.jobs.list(owner=caller.sees, statuses=status or (), after=after, limit=limit)
     return TrainingPage(data=[await answer_of(job, desk) for job in page.jobs], has_more=page.more)
 
 
@@ -74,6 +73,6 @@ async def resume_training(training_id: TrainingId, desk: DeskDep, caller: Caller
 @router.delete("/training/{training_id}", responses=problems(400, 404, 422))
 async def delete_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Done:
     """Remove a finished training with its data and its model."""
-    await desk.store.delete(training_id, caller.sees)
+    await desk.store.jobs.delete(training_id, caller.sees)
     await remove_job(desk.settings, training_id)
     return Done(training_id=training_id, message="The training was deleted with its data and its model")

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from onyx.api.schemas.common import Amount, Answer, Body, Fraction, GpuIds, Json, ModelName
 from onyx.api.schemas.configs import ConfigBody
-from onyx.training.spec import TrainingSpec
+from onyx.training.contract.spec import TrainingSpec
 
 Samples = list[dict[str, JsonValue]]
 FileId = Annotated[str, Field(max_length=64)]

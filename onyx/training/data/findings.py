@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onyx.training.errors import DataError
+from onyx.training.contract.errors import DataError
 
 Part = Literal["training", "evaluation"]
 

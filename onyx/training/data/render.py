@@ -1,11 +1,127 @@
 """From a sample to its text, and which characters of it are trained on."""
 
+import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from onyx.training.data.check import Chat, Pair, Sample
 from onyx.training.data.findings import Finding
-from onyx.training.data.turns import Span, TemplateFailedError, Turns, TurnsUnknownError
+from onyx.training.data.row_check import Chat, Pair, Sample
+
+Span = tuple[int, int]
+Messages = list[dict[str, Any]]
+Tools = list[dict[str, Any]] | None
+
+GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+MARKER = "\ue0f0\ue0f1"
+"""Of Unicode's private use area: no text begins or ends with it."""
+
+
+class TemplateFailedError(Exception):
+    """The template cannot render this chat."""
+
+
+class TurnsUnknownError(Exception):
+    """The template does not show where a turn begins and ends."""
+
+
+class Turns:
+    """Finds the assistant's turns in what a tokenizer's chat template makes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = tuple(
+            sorted(
+                {each.content for each in tokenizer.added_tokens_decoder.values() if each.special}
+                | set(tokenizer.all_special_tokens)
+            )
+        )
+
+    def find(self, messages: Messages, trained: list[bool], tools: Tools) -> tuple[str, list[Span]]:
+        """The chat as text, and the spans of the turns that are trained on."""
+        template = self._tokenizer.get_chat_template(tools=tools)
+        messages = _known(messages, template)
+        if GENERATION_TAG.search(template):
+            text, spans = self._run(template, messages, tools, return_assistant_tokens_mask=True)
+            if len(spans) == sum(each["role"] == "assistant" for each in messages):
+                assistants = [t for t, each in zip(trained, messages, strict=True) if each["role"] == "assistant"]
+                return text, [span for span, wanted in zip(spans, assistants, strict=True) if wanted]
+        text = self._render(messages, tools)
+        wanted = [index for index, flag in enumerate(trained) if flag]
+        return text, [self._trim(text, self._turn(text, messages, tools, index)) for index in wanted]
+
+    def prompt(self, messages: Messages) -> str:
+        """The chat as text, up to where the assistant's next turn begins."""
+        return self._render(_known(messages, self._tokenizer.get_chat_template()), None, prompt=True)
+
+    def _turn(self, text: str, messages: Messages, tools: Tools, index: int) -> Span:
+        try:
+            before = self._render(messages[:index], tools, prompt=True)
+            through = text if index + 1 == len(messages) else self._render(messages[: index + 1], tools)
+        except TemplateFailedError:
+            return self._by_marker(text, messages, tools, index)
+        if text.startswith(before) and text.startswith(through) and len(before) <= len(through):
+            return len(before), len(through)
+        start = len(before) if text.startswith(before) else None
+        return self._by_marker(text, messages, tools, index, start)
+
+    def _by_marker(self, text: str, messages: Messages, tools: Tools, index: int, start: int | None = None) -> Span:
+        message = messages[index]
+        if not message["content"] or message.get("tool_calls"):
+            raise TurnsUnknownError
+        marked = [*messages[:index], {**message, "content": MARKER}, *messages[index + 1 :]]
+        other = self._render(marked, tools)
+        if other.count(MARKER) != 1:
+            raise TurnsUnknownError
+        head, tail = other.split(MARKER)
+        if not text.startswith(head) or not text.endswith(tail) or len(head) + len(tail) > len(text):
+            raise TurnsUnknownError
+        end = len(text) - len(tail)
+        closing = self._closing(messages[:index], message, tools)
+        return start if start is not None else len(head), end + _common(text[end:], closing)
+
+    def _closing(self, before: Messages, message: dict[str, Any], tools: Tools) -> str:
+        try:
+            alone = self._render([*before, {**message, "content": MARKER}], tools)
+        except TemplateFailedError:
+            return ""
+        return alone.split(MARKER)[-1] if MARKER in alone else ""
+
+    def _trim(self, text: str, span: Span) -> Span:
+        """The line break that templates write after an end-of-turn token is nobody's turn: generation stops before."""
+        start, end = span
+        turn = text[start:end].rstrip()
+        return (start, start + len(turn)) if turn.endswith(self._special) else span
+
+    def _render(self, messages: Messages, tools: Tools, *, prompt: bool = False) -> str:
+        template = self._tokenizer.get_chat_template(tools=tools)
+        return self._run(template, messages, tools, add_generation_prompt=prompt)[0]
+
+    def _run(self, template: str, messages: Messages, tools: Tools, **options: bool) -> tuple[str, list[Span]]:
+        # What apply_chat_template does; but that takes no empty chat, and keeps to itself what the tags mark.
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        known: dict[str, Any] = {**self._tokenizer.special_tokens_map, **options}
+        try:
+            rendered: Any = render_jinja_template(
+                [messages], tools=list(tools or ()) or None, chat_template=template, **known
+            )
+        except Exception as error:  # a template is a program of somebody else's
+            raise TemplateFailedError(str(error).strip().split("\n", 1)[0] or type(error).__name__) from error
+        texts, spans = rendered
+        return texts[0], [(first, last) for first, last in spans[0]] if spans else []
+
+
+def _known(messages: Messages, template: str) -> Messages:
+    """Most templates know a developer only by the older name."""
+    if "developer" in template:
+        return messages
+    return [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)

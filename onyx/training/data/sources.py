@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onyx.training.data.lines import Numbered, jsonl_rows, text_rows
-from onyx.training.errors import DataError
+from onyx.training.contract.errors import DataError
+from onyx.training.contract.spec import DataSpec
+from onyx.training.data.text_lines import Numbered, jsonl_rows, text_rows
 from onyx.training.models.hub import is_answer
-from onyx.training.spec import DataSpec
 
 CHUNK = 1 << 20
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

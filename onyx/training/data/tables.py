@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from onyx.training.contract.errors import DataError
 from onyx.training.data.findings import Finding
-from onyx.training.data.lines import Numbered, parse_json
-from onyx.training.data.preference import NON_PREFERRED, PREFERRED
-from onyx.training.errors import DataError
+from onyx.training.data.preference_lines import NON_PREFERRED, PREFERRED
+from onyx.training.data.text_lines import Numbered, parse_json
 
 JSON_COLUMNS = ("messages", "tools", "functions", "input", *PREFERRED, *NON_PREFERRED)
 """Columns whose cells may hold JSON, since a table has no lists of its own."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onyx import fs
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 from onyx.training.models.directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
 
 CHUNK = 1 << 20

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 
 
 @dataclass(frozen=True, kw_only=True)

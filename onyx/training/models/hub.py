@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 from onyx.training.models.directory import no_safetensors
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")

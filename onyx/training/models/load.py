@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from onyx.memory.cpu import is_out_of_memory
+from onyx.memory.devices.cpu import is_out_of_memory
 from onyx.recipe.autocast import load_dtype
 from onyx.recipe.model import add_adapter, build_model, checkpoint_blocks, first_line, read_config, settle_config
 from onyx.recipe.precision import Precision
-from onyx.training.errors import ModelError, UserError
-from onyx.training.spec import LoraSpec
+from onyx.training.contract.errors import ModelError, UserError
+from onyx.training.contract.spec import LoraSpec
 
 
 def load_config(directory: Path, *, remote_code: bool = False) -> Any:

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
+from onyx.training.contract.prepared import Roots
 from onyx.training.models import hub, smollm2, tiny
 from onyx.training.models.adapter import base_name, merged
 from onyx.training.models.directory import check_directory, inside, is_adapter
-from onyx.training.prepared import Roots
 
 JOB_NAME = re.compile(r"(?P<job>[A-Za-z0-9][A-Za-z0-9_-]*)(:(?P<snapshot>epoch-[0-9]+))?")
 """A former job's id, perhaps with one of its snapshots: "ftjob-1a2b", "ftjob-1a2b:epoch-2"."""

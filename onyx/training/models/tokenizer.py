@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 
 DEFAULT_CHAT_TEMPLATE = (
     "{{ bos_token or '' }}"

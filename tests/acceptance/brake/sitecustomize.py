@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULE = "onyx.training.metrics"
+MODULE = "onyx.training.state.metrics"
 
 
 class Brake(importlib.abc.MetaPathFinder):

@@ -6,7 +6,7 @@ from torch import nn
 
 from onyx.accumulation.system.batch import admit, evaluating, micro_batches_of, whole_shape
 from tests.accumulation.exact import make_model
-from tests.accumulation.system.common import CPU, trainer_of
+from tests.accumulation.system.common import CPU, slope, trainer_of
 
 
 @pytest.mark.parametrize("bad", [None, [1.0], 3, torch.ones(()), torch.ones(0, 5)])
@@ -56,3 +56,39 @@ def test_an_empty_loader_is_a_mistake() -> None:
     for epoch in (trainer.train_epoch, trainer.validate_epoch):
         with pytest.raises(ValueError, match="gave no batch"):
             epoch([])
+
+
+@pytest.mark.parametrize("loss", [1.0, None, "1", torch.ones(2, requires_grad=True)])
+def test_a_loss_is_one_number(loss: Any) -> None:
+    _, accumulator = slope()
+    with pytest.raises(ValueError, match="loss must be a tensor of one number"):
+        accumulator.accumulate_gradients(loss)
+    assert accumulator.state.total_steps == 0
+
+
+def test_a_loss_has_a_graph() -> None:
+    _, accumulator = slope()
+    with pytest.raises(ValueError, match="no graph"):
+        accumulator.accumulate_gradients(torch.ones(()))
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), "2", True, torch.ones(2)])
+def test_a_weight_is_a_number_from_zero(weight: Any) -> None:
+    model, accumulator = slope()
+    with pytest.raises(ValueError, match="weight must be"):
+        accumulator.accumulate_gradients(model(1.0), weight=weight)
+    assert accumulator.state.total_steps == 0
+
+
+def test_a_gradient_that_is_there_cannot_be_weighted() -> None:
+    model, accumulator = slope()
+    with pytest.raises(ValueError, match="weight needs backward=True"):
+        accumulator.accumulate_gradients(model(1.0), backward=False, weight=2)
+
+
+def test_other_arguments_are_checked() -> None:
+    model, accumulator = slope()
+    with pytest.raises(ValueError, match="backward must be True or False"):
+        accumulator.accumulate_gradients(model(1.0), backward=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum"):
+        accumulator.accumulate_gradients(model(1.0), reduction="none")  # type: ignore[arg-type]

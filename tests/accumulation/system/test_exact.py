@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD
 
-from onyx.accumulation.number import read
+from onyx.accumulation.lazy_scalar import read
 from onyx.accumulation.system import GradientAccumulationTrainer, GradientAccumulator
 from tests.accumulation.exact import (
     TOLERANCE,

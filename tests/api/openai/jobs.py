@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from onyx.jobs.asking import job_spec
 from onyx.jobs.ids import JobKind, make_job_id
+from onyx.jobs.models import Job
+from onyx.jobs.spec_builder import job_spec
 from onyx.jobs.status import JobStatus
-from onyx.jobs.values import Job
 
 
 def job_of(**more: Any) -> Job:

@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.jobs.values import Progress
+from onyx.jobs.models import Progress
 from onyx.settings import Settings
 from tests.api.lives import start
 from tests.api.service import AT, make_job, service

@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from onyx.api.routes import events as events_module
 from onyx.settings import Settings
-from onyx.training.attempt import Event
+from onyx.training.contract.attempt import Event
 from tests.api.lives import end
 from tests.api.service import AT, make_job, service
 from tests.jobs.world import RESULT

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from onyx.api import gauges
+from onyx.api import prometheus as gauges
+from onyx.jobs.disk_quota import free_bytes
 from onyx.jobs.home import Home
-from onyx.jobs.room import free_bytes
 from onyx.settings import Settings
 from tests.api.service import at_home, make_key, service
 from tests.jobs.world import holder
@@ -24,7 +24,7 @@ def test_ready_once_a_runner_has_reached_the_store(here: Settings) -> None:
         assert client.get("/healthz").json() == {"status": "alive"}
 
         async def arrive(home: Home) -> str:
-            return await home.store.register_runner(holder("elsewhere"))
+            return await home.store.runners.register(holder("elsewhere"))
 
         at_home(here, arrive)
         assert (client.get("/readyz").status_code, client.get("/readyz").json()["runner"]) == (200, True)

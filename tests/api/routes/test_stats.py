@@ -1,13 +1,19 @@
 """Statistics are of real jobs and of the caller's own."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.api import desk as desk_module
-from onyx.api.routes.stats import MOST_SESSIONS
-from onyx.jobs.values import Progress
+from onyx.api import app_context as desk_module
+from onyx.api.app_context import AppContext
+from onyx.api.http.caller import Caller
+from onyx.api.routes.stats import MOST_SESSIONS, efficiency, running_jobs
+from onyx.jobs.home import Home
+from onyx.jobs.models import Progress
 from onyx.settings import Settings
-from onyx.training.attempt import Event
+from onyx.training.contract.attempt import Event
 from tests.api.lives import start
 from tests.api.service import AT, make_job, make_key, service
 
@@ -53,3 +59,50 @@ def test_health_names_what_is_there(client: TestClient) -> None:
     health = client.get(f"{AT}/health").json()
     assert (health["status"], health["pytorch_available"]) == ("healthy", True)
     assert health["gpu_count"] == len(health["available_gpus"]) == len(health["gpu_info"])
+
+
+ADMIN = Caller(name="root", sees=None)
+
+
+def update(**data: Any) -> Event:
+    return Event(line=1, time=1.0, kind="metrics", message="update 4", data={"update": 4, "loss": 1.0} | data)
+
+
+def shares(at: Settings, caller: Caller = ADMIN) -> list[float]:
+    async def story() -> list[float]:
+        home = await Home.open(at)
+        try:
+            desk = AppContext(home)
+            return list((await efficiency(desk, await running_jobs(desk, caller))).values())
+        finally:
+            await home.close()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [
+        (update(trained_tokens=600, micro_batches=2), [0.75]),  # 150 tokens an update, in two with room for 100
+        (update(trained_tokens=900, micro_batches=2), [1.0]),  # never more than full
+        (update(trained_tokens=600, micro_batches=0), []),
+        (update(), []),
+        (Event(line=1, time=1.0, kind="message", message="training begins"), []),
+    ],
+)
+def test_real_tokens_over_the_room_for_them(here: Settings, told: Event, share: list[float]) -> None:
+    with service(here) as client:
+        make_job(client)
+    start(here, told)
+    assert shares(here) == share
+
+
+def test_only_jobs_that_run_and_are_the_callers_count(here: Settings) -> None:
+    _, ann = make_key(here, "ann")
+    with service(here) as client:
+        make_job(client, ann)
+        assert shares(here) == []
+        start(here, update(trained_tokens=600, micro_batches=2))
+        make_job(client, ann)
+    assert len(shares(here)) == len(shares(here, Caller(name="ann", sees="ann"))) == 1
+    assert shares(here, Caller(name="bob", sees="bob")) == []

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onyx.training.data import encode
-from onyx.training.data.check import Chat, Pair, Text
+from onyx.training.data.chat_messages import check_messages
 from onyx.training.data.encode import Encoded, Encoder, span_mask
 from onyx.training.data.findings import Finding
-from onyx.training.data.messages import check_messages
 from onyx.training.data.render import Rendered, Renderer
+from onyx.training.data.row_check import Chat, Pair, Text
 from tests.training.data.chats import CHATS, SAID, TEXTS, merging_tokenizer, naive_mask
 
 SAME_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

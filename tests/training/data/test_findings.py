@@ -2,8 +2,8 @@
 
 import pytest
 
+from onyx.training.contract.errors import DataError
 from onyx.training.data.findings import Finding, Findings
-from onyx.training.errors import DataError
 
 
 def bad(lines: int, bad: int) -> Findings:

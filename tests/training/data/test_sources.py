@@ -7,9 +7,9 @@ from typing import Any
 import huggingface_hub
 import pytest
 
+from onyx.training.contract.errors import DataError
+from onyx.training.contract.spec import DataSpec
 from onyx.training.data.sources import evaluation_source, training_source
-from onyx.training.errors import DataError
-from onyx.training.spec import DataSpec
 
 
 def source(roots: tuple[Path, ...] | None = None, **data: Any) -> Any:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from onyx.training.contract.errors import DataError
 from onyx.training.data.findings import Finding
 from onyx.training.data.tables import csv_rows, hub_rows, parquet_rows
-from onyx.training.errors import DataError
 
 
 def csv(tmp_path: Path, content: str | bytes) -> list[tuple[int, Any]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
+from onyx.training.contract.spec import LoraSpec
 from onyx.training.models.adapter import base_name, merged
 from onyx.training.models.load import load_model
-from onyx.training.spec import LoraSpec
 
 
 @pytest.mark.parametrize("value", [None, "", 3, "x" * 5000])

@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from onyx.training.errors import ModelError
-from onyx.training.models.directory import INDEX, check_directory, inside
+from onyx.training.contract.errors import ModelError
+from onyx.training.models.directory import INDEX, check_directory, inside, loaded_bytes
 
 ESCAPES = ["..", "../x", "a/../../x", "/etc", "/etc/passwd", ".", "", "a/..", "\0", "good\0/../..", "./../root2"]
 
@@ -123,3 +125,16 @@ def test_adapters_too(root: Path, config: dict[str, str], weights: str, expected
     (adapter / "adapter_config.json").write_text(json.dumps(config))
     (adapter / weights).touch()
     assert code(adapter, root) == expected
+
+
+def test_float32_whatever_the_files_hold(tmp_path: Path) -> None:
+    save_file({"a": np.zeros((3, 5), np.float16)}, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
+    save_file({"b": np.zeros(7, np.float32), "c": np.zeros((), np.float32)}, tmp_path / "model-2.safetensors")
+    assert loaded_bytes(tmp_path) == (15 + 7 + 1) * 4
+
+
+@pytest.mark.parametrize("content", [b"", b"\x10\0\0\0\0\0\0\0nonsense", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"])
+def test_a_damaged_file_is_the_models_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors of the model is no safetensors file"):
+        loaded_bytes(tmp_path)

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 
 from onyx.recipe.model import drop_balance_loss
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 from onyx.training.models.exactness import find_inexact, refuse_inexact
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 from onyx.training.models.hub import CODE_PATTERNS, fetch, is_hub_name
 
 TOKEN = "hf_secret"  # noqa: S105 - to be looked for

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from onyx.training.errors import ModelError, UserError
+from onyx.training.contract.errors import ModelError, UserError
+from onyx.training.contract.spec import LoraSpec
 from onyx.training.models.load import load_model
-from onyx.training.spec import LoraSpec
 
 
 def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

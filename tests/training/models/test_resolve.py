@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
+from onyx.training.contract.prepared import Roots
+from onyx.training.contract.spec import LoraSpec
 from onyx.training.models import hub, smollm2
 from onyx.training.models.load import load_model
 from onyx.training.models.resolve import allows_code, resolve, resolve_parts
-from onyx.training.prepared import Roots
-from onyx.training.spec import LoraSpec
 
 
 @pytest.fixture(autouse=True)

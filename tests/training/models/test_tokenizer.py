@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.training.errors import ModelError
+from onyx.training.contract.errors import ModelError
 from onyx.training.models.tokenizer import DEFAULT_CHAT_TEMPLATE, load_tokenizer
 
 

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, mode
 
 from onyx.api.schemas.common import Amount, Answer, Body, ModelName
 from onyx.api.schemas.training import TrainingConfig
-from onyx.training.spec import WandbSpec
+from onyx.training.contract.spec import WandbSpec
 
 FileId = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 

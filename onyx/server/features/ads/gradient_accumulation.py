@@ -16,7 +16,7 @@ from onyx.accumulation.ads import (
     integrate_with_dataparallel,
     integrate_with_distributed,
 )
-from onyx.memory.seams import DevicePlanner
+from onyx.memory.adapters import DevicePlanner
 
 __all__ = [
     "AdaptiveGradientAccumulator",

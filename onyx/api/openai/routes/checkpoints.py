@@ -1,0 +1,55 @@
+"""Checkpoints in OpenAI's sense: the snapshots of a job that are kept, each a model that can be used."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from onyx.api.deps import DeskDep
+from onyx.api.openai.deps import JobDep, OpenAIRoute
+from onyx.api.openai.errors import wrong
+from onyx.api.openai.model_catalogue import Snapshot, snapshots_of
+from onyx.api.openai.names import checkpoint_id, checkpoint_name
+from onyx.api.openai.schemas.jobs import CheckpointMetrics, CheckpointObject, CheckpointPage
+from onyx.jobs.models import Job
+
+router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
+
+
+@router.get("/fine_tuning/jobs/{fine_tuning_job_id}/checkpoints")
+async def list_checkpoints(
+    job: JobDep,
+    desk: DeskDep,
+    after: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 10,
+) -> CheckpointPage:
+    """Newest first: the best and the last three are kept."""
+    found = [checkpoint_answer(job, snapshot) for snapshot in await snapshots_of(desk, job)]
+    start = 0
+    if after is not None:
+        ids = [each.id for each in found]
+        if after not in ids:
+            raise wrong(f"{job.id} has no checkpoint {after[:80]!r} to list after", "after")
+        start = ids.index(after) + 1
+    page = found[start : start + limit]
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return CheckpointPage(data=page, first_id=first, last_id=last, has_more=start + limit < len(found))
+
+
+def checkpoint_answer(job: Job, snapshot: Snapshot) -> CheckpointObject:
+    loss, accuracy = (snapshot.numbers.get(name) for name in ("evaluation_loss", "evaluation_accuracy"))
+    return CheckpointObject(
+        id=checkpoint_id(job.id, snapshot.step),
+        created_at=int(snapshot.time),
+        fine_tuned_model_checkpoint=checkpoint_name(job, snapshot.step),
+        fine_tuning_job_id=job.id,
+        step_number=snapshot.step,
+        metrics=CheckpointMetrics(
+            step=snapshot.step,
+            train_loss=snapshot.numbers.get("train_loss"),
+            train_mean_token_accuracy=snapshot.numbers.get("train_accuracy"),
+            valid_loss=loss,
+            valid_mean_token_accuracy=accuracy,
+            full_valid_loss=loss,  # an evaluation is always over all of the data that there is for it
+            full_valid_mean_token_accuracy=accuracy,
+        ),
+    )

@@ -1,0 +1,51 @@
+"""What happened to a job, newest first."""
+
+from typing import Annotated, Literal, cast
+
+from fastapi import APIRouter, Query
+
+from onyx.api.deps import DeskDep
+from onyx.api.http.scrubbing import scrub_event
+from onyx.api.openai.deps import JobDep, OpenAIRoute
+from onyx.api.openai.errors import wrong
+from onyx.api.openai.names import event_id, read_event_id
+from onyx.api.openai.schemas.jobs import EventObject, EventPage
+from onyx.jobs.models import StoredEvent
+from onyx.training.contract import event_kinds
+
+router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
+
+
+@router.get("/fine_tuning/jobs/{fine_tuning_job_id}/events")
+async def list_events(
+    job: JobDep,
+    desk: DeskDep,
+    after: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> EventPage:
+    """A page of events; ids are the same whenever they are asked for."""
+    before = read_event_id(after, job.id) if after is not None else None
+    if after is not None and before is None:
+        raise wrong(f"{job.id} has no event {after[:80]!r} to list after", "after")
+    events = await desk.store.events.list(job.id, after=before, limit=limit, newest_first=True)
+    shown = [event_answer(scrub_event(event, desk.settings)) for event in events]
+    return EventPage(data=shown, has_more=bool(events) and events[-1].seq > 1)
+
+
+def event_answer(event: StoredEvent) -> EventObject:
+    numbers = event.kind == event_kinds.METRICS
+    data = event.data
+    if numbers:
+        data = {
+            "step": data.get("update"),
+            "train_loss": data.get("loss"),
+            "train_mean_token_accuracy": data.get("token_accuracy", data.get("preference_accuracy")),
+        } | data
+    return EventObject(
+        id=event_id(event.job_id, event.seq),
+        created_at=int(event.time),
+        level=cast(Literal["info", "warn", "error"], event.level),
+        message=event.message,
+        type="metrics" if numbers else "message",
+        data=data,
+    )

@@ -1,0 +1,168 @@
+"""Files: training data that users upload, and results that jobs leave."""
+
+import asyncio
+import errno
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Path as InPath
+from starlette.requests import ClientDisconnect
+from starlette.responses import FileResponse, Response
+
+from onyx import fs
+from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.http.errors import ApiError
+from onyx.api.openai.deps import OpenAIRoute
+from onyx.api.openai.errors import missing, wrong
+from onyx.api.openai.schemas.files import UPLOAD, FileDeleted, FileObject, FilePage
+from onyx.api.openai.uploads import Form, in_place, receive
+from onyx.jobs.errors import BadValueError
+from onyx.jobs.store.uploads import StoredFile
+
+router = APIRouter(route_class=OpenAIRoute, tags=["files"])
+
+FileId = Annotated[str, InPath(max_length=128)]
+_SHORTEST, _LONGEST = 3600, 2_592_000
+_AROUND = 2**17
+"""Bytes of a request that are not the file's, at most: its other parts, and what stands between them."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+async def _file(file_id: FileId, desk: DeskDep, caller: CallerDep) -> StoredFile:
+    found = await desk.store.uploads.get(file_id, caller.sees)
+    if found is None:
+        raise missing("file", file_id, "file_id")
+    return found
+
+
+FileDep = Annotated[StoredFile, Depends(_file)]
+
+
+@router.post("/files", openapi_extra=UPLOAD)
+async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> FileObject:
+    """Upload a file. Its lines are checked when a job is made of it, so this is as fast as the disk."""
+    room, kind = desk.home.room, request.headers.get("content-type", "")
+    refusal = await room.refusal(caller.name, _at_least(request))
+    try:
+        file_id, form, part = await receive(desk.settings, kind, request.stream(), refusal)
+    except ClientDisconnect:
+        raise wrong("the upload was broken off", "file", code="invalid_multipart") from None
+    except OSError as error:
+        raise _no_room(error) from error
+    try:
+        filename, seconds = _checked(form)
+        if (refusal := await room.refusal(caller.name, form.size)) is not None:
+            raise refusal
+        with in_place(desk.settings, file_id, filename, part) as folder:
+            await asyncio.to_thread(fs.sync_directory, folder)
+            stored = await desk.store.uploads.put(
+                file_id,
+                caller.name,
+                purpose=form.fields["purpose"],
+                filename=filename,
+                size=form.size,
+                expires_after=seconds,
+                most_bytes=await room.for_files(caller.name),
+            )
+    finally:
+        part.unlink(missing_ok=True)
+    request.state.made = stored.id
+    return file_answer(stored)
+
+
+@router.get("/files")
+async def list_files(
+    desk: DeskDep,
+    caller: CallerDep,
+    after: Annotated[str | None, Query(max_length=128)] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: Annotated[str | None, Query(max_length=32)] = None,
+) -> FilePage:
+    """Your files, newest first."""
+    try:
+        files, more = await desk.store.uploads.list(
+            caller.sees, purpose=purpose, after=after, limit=limit, oldest_first=order == "asc"
+        )
+    except BadValueError as error:
+        raise wrong(str(error), "after") from None
+    data = [file_answer(file) for file in files]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return FilePage(data=data, first_id=first, last_id=last, has_more=more)
+
+
+@router.get("/files/{file_id}")
+async def get_file(file: FileDep) -> FileObject:
+    """One file."""
+    return file_answer(file)
+
+
+@router.delete("/files/{file_id}")
+async def delete_file(file: FileDep, desk: DeskDep, caller: CallerDep) -> FileDeleted:
+    """Remove a file. Jobs that have been prepared no longer need theirs."""
+    deleted = await desk.store.uploads.delete(file.id, caller.sees)
+    file.path(desk.settings.home).unlink(missing_ok=True)
+    return FileDeleted(id=file.id, deleted=deleted)
+
+
+@router.get(
+    "/files/{file_id}/content",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def get_content(file: FileDep, desk: DeskDep) -> Response:
+    """Its bytes."""
+    path = file.path(desk.settings.home)
+    if not path.is_file():
+        raise missing("file", file.id, "file_id")
+    return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
+
+
+def file_answer(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id,
+        bytes=file.bytes,
+        created_at=int(file.created_at),
+        expires_at=None if file.expires_at is None else int(file.expires_at),
+        filename=file.filename,
+        purpose=file.purpose,
+    )
+
+
+def _at_least(request: Request) -> int:
+    """How large the file is at least, by what the request says of itself; 0 where it says nothing."""
+    announced = request.headers.get("content-length", "")
+    return max(0, int(announced[:20]) - _AROUND) if announced.isascii() and announced.isdigit() else 0
+
+
+def _checked(form: Form) -> tuple[str, float | None]:
+    """The file's name and how long it lives."""
+    if form.filename is None:
+        raise wrong("there is no file in the request: send one as the part named file", "file")
+    purpose = form.fields.get("purpose")
+    if purpose != "fine-tune":
+        raise wrong(f"purpose must be fine-tune, which is all this service does, not {str(purpose)[:80]!r}", "purpose")
+    if form.size == 0:
+        raise wrong("the file is empty", "file", code="empty_file")
+    return form.filename, _lifetime(form.fields)
+
+
+def _lifetime(fields: dict[str, str]) -> float | None:
+    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise wrong("the anchor must be created_at", "expires_after.anchor")
+    if seconds is None or not (seconds.isascii() and seconds.isdigit() and len(seconds) < 9):
+        raise wrong(f"seconds must be a whole number from {_SHORTEST} to {_LONGEST}", "expires_after.seconds")
+    if not _SHORTEST <= int(seconds) <= _LONGEST:
+        raise wrong(f"seconds must be from {_SHORTEST} to {_LONGEST}, not {seconds}", "expires_after.seconds")
+    return float(seconds)
+
+
+def _no_room(error: OSError) -> ApiError:
+    if error.errno not in _FULL:
+        raise error
+    message = "no room on the service's disk: delete files, or ask its operator"
+    return ApiError(507, message, code="disk_full", param="file")

@@ -1,0 +1,25 @@
+"""A child that only obeys: what `doctor` and the tests start to see that launching works on this host."""
+
+import os
+import signal
+import sys
+import time
+
+from onyx.training.stop_signals import LIFELINE
+
+
+def main(order: str, value: str = "") -> int:
+    """Do one thing: exit with a status, die by a signal, say what the environment holds, or wait for the lifeline."""
+    if order == "exit":
+        return int(value)
+    if order == "die":
+        os.kill(os.getpid(), int(value))
+        signal.pause()
+    if order == "say":
+        sys.stdout.write(f"{os.environ.get(value)} {'torch' in sys.modules}\n")
+        return 0
+    if order == "wait":
+        while os.read(int(os.environ[LIFELINE]), 64):
+            time.sleep(0.01)
+        return 0
+    raise ValueError(f"unknown order: {order}")

@@ -1,0 +1,76 @@
+"""A launcher that starts a fresh interpreter per child: always safe, and seconds slower than a fork."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+from onyx.jobs.launch.child import inherited
+from onyx.jobs.launch.launcher import ChildExit, ChildSpec
+from onyx.jobs.launch.lifeline import Lifeline
+from onyx.training.stop_signals import LIFELINE
+
+
+class SubprocessChild:
+    """A child of the runner's own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: Lifeline) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._lifeline = lifeline
+
+    async def wait(self) -> ChildExit:
+        return ended(await self._process.wait())
+
+    def send(self, signal: int) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(signal)
+
+    def beat(self) -> None:
+        self._lifeline.beat()
+
+    def close(self) -> None:
+        self._lifeline.close()
+
+
+class SubprocessLauncher:
+    """Starts `python -m onyx.jobs.launch.child` for each piece of work."""
+
+    async def start(self, work: ChildSpec) -> SubprocessChild:
+        lifeline = Lifeline()
+        environment = inherited() | dict(work.environment) | {LIFELINE: str(lifeline.reader)}
+        try:
+            with open_log(work.log) as log:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "onyx.jobs.launch.child",
+                    work.name,
+                    str(work.niceness),
+                    work.target,
+                    *work.arguments,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    pass_fds=(lifeline.reader,),
+                )
+        except BaseException:
+            lifeline.close()
+            raise
+        lifeline.handed_over()
+        return SubprocessChild(process, lifeline)
+
+    async def close(self) -> None:
+        """Nothing is kept between children."""
+
+
+def open_log(path: Path) -> BinaryIO:
+    """A log that is added to, in a directory that may not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("ab")
+
+
+def ended(returncode: int) -> ChildExit:
+    """What a return code of subprocess says: a negative one is a signal."""
+    return ChildExit(None, -returncode) if returncode < 0 else ChildExit(returncode)

@@ -1,0 +1,157 @@
+"""A process with one model in it, as whoever asks it sees it."""
+
+import asyncio
+import signal
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onyx.jobs.launch.launch_service import TRIAL
+from onyx.jobs.launch.launcher import Child, ChildSpec, Launcher
+from onyx.jobs.runner.wakeup import socket_address
+from onyx.settings import Settings
+from onyx.training.contract import niceness
+from onyx.training.contract.attempt import Failure
+from onyx.training.contract.chat_protocol import SOCKET, STOP, Choice, Question, Said
+from onyx.training.contract.spec import Frozen
+
+HUSH_SECONDS = 10.0
+"""For a model to notice that nobody wants the rest: at its next token, unless it still reads a long prompt."""
+
+GONE = Failure(
+    code="model_unloaded",
+    message="the model's process is gone, perhaps because a training needed its memory: try again",
+)
+
+
+class ChatSessionError(Exception):
+    """There is no answer, or no more of it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass
+class ChatSession:
+    """One child and the connection to it."""
+
+    child: Child
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def alive(self) -> bool:
+        return not self.reader.at_eof() and not self.writer.is_closing()
+
+    async def load(self, choice: Choice) -> None:
+        """Have it load the model; ChatSessionError when it cannot."""
+        await self._send(choice)
+        await self._heard()
+
+    async def ask(self, question: Question, tell: Callable[[Said], None]) -> None:
+        """Tell each line of the answer. When this is cancelled the model stops."""
+        await self._send(question)
+        try:
+            while not (said := await self._heard()).last:
+                tell(said)
+        except ChatSessionError:
+            raise
+        except BaseException:
+            await self._hush()
+            raise
+        tell(said)
+
+    async def end(self) -> None:
+        """Be rid of it."""
+        self._kill()
+        await self.child.wait()
+
+    async def _heard(self) -> Said:
+        try:
+            line = await self.reader.readline()
+        except (OSError, ValueError):
+            line = b""
+        if not line:
+            self._kill()
+            raise ChatSessionError(GONE)
+        said = Said.model_validate_json(line)
+        if said.failure is not None:
+            raise ChatSessionError(said.failure)
+        return said
+
+    async def _send(self, value: Frozen) -> None:
+        try:
+            self.writer.write(value.model_dump_json().encode() + b"\n")
+            await self.writer.drain()
+        except OSError:
+            self._kill()
+            raise ChatSessionError(GONE) from None
+
+    async def _hush(self) -> None:
+        """Silence before the next question; a model that cannot be silenced is ended."""
+        try:
+            async with asyncio.timeout(HUSH_SECONDS):
+                self.writer.write(STOP)
+                while not (await self._heard()).last:
+                    pass
+        except ChatSessionError:
+            return  # it has stopped, or is gone
+        except BaseException:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        self.writer.close()
+        self.child.send(signal.SIGKILL)
+        self.child.close()
+
+
+async def start_session(settings: Settings, launcher: Launcher) -> ChatSession:
+    """A process that waits to be told its model."""
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=settings.run_dir, prefix="try-") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        socket_address(Path(folder), SOCKET) as address,
+    ):
+        listener.bind(address)
+        listener.listen(1)
+        listener.setblocking(False)
+        child = await launcher.start(_work(settings, folder))
+        try:
+            connection = await _accept(listener, child)
+        except BaseException:
+            child.send(signal.SIGKILL)
+            child.close()
+            raise
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    return ChatSession(child, reader, writer)
+
+
+async def _accept(listener: socket.socket, child: Child) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    accepting = asyncio.create_task(loop.sock_accept(listener))
+    ending = asyncio.create_task(child.wait())
+    try:
+        await asyncio.wait({accepting, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not accepting.done():
+            raise ChatSessionError(GONE)
+        return accepting.result()[0]
+    finally:
+        for task in (accepting, ending):
+            task.cancel()
+        await asyncio.wait({accepting, ending})
+
+
+def _work(settings: Settings, folder: str) -> ChildSpec:
+    return ChildSpec(
+        name="onyx-try",
+        target=TRIAL,
+        arguments=(folder,),
+        log=settings.run_dir / "try.log",
+        environment={"CUDA_VISIBLE_DEVICES": "", "ONYX_HOME": str(settings.home)},
+        niceness=niceness.TRIAL,
+    )

@@ -1,0 +1,190 @@
+"""An attempt's events on their way into the store. While the store is away they wait; none is lost."""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from onyx.jobs.errors import LostAttempt, StoreUnavailableError
+from onyx.jobs.models import ClaimedJob, Progress
+from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
+from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.training.contract.attempt import Event, attempt_dir
+from onyx.training.contract.prepared import PreparedJob
+
+
+@dataclass
+class EventFileReader:
+    """Where in the file the reader is."""
+
+    path: Path
+    offset: int = 0
+
+    def read(self) -> list[Event]:
+        """The lines that were completed since the last call. What a killed rank left half-written is never read."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                chunk = file.read()
+        except FileNotFoundError:
+            return []
+        complete = chunk[: chunk.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return [event for line in complete.splitlines() if (event := _parse(line))]
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        return Event.model_validate(json.loads(line))
+    except (ValueError, ValidationError):
+        return None  # a torn line from a full disk: the events around it still count
+
+
+logger = logging.getLogger(__name__)
+
+EVENTS = "events.jsonl"
+AWAY_SECONDS = 1.0
+"""Between two tries to tell a store that is away."""
+
+
+class EventMirror:
+    """Mirrors one attempt: its lines, its progress and its checkpoints."""
+
+    def __init__(self, claimed: ClaimedJob, bench: RunnerContext, hold: LeaseKeeper) -> None:
+        self._lease = claimed.lease
+        self._store = bench.store
+        self._hold = hold
+        self._tally = bench.tally
+        self._tokens = claimed.job.progress.trained_tokens if claimed.job.progress else 0
+        self._tail = EventFileReader(
+            attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS
+        )
+        self._waiting: list[Event] = []
+        """Lines that are not in the store yet."""
+        self._metrics: list[Event] = []
+        """Lines that are, and that its record of the job's progress does not count yet."""
+        self._saved: int | None = None
+        """The newest checkpoint that the store has not heard of."""
+        self._total = total_samples(claimed)
+        self._planned = planned_bytes(claimed)
+        self._last = claimed.job.progress or Progress(update=0)
+        self._try_again_at = 0.0
+        self._began = time.monotonic()
+        self._first_samples: int | None = None
+        self.heard_at = self._began
+        """When the attempt last said anything, on this process's clock."""
+
+    async def tell(self) -> None:
+        """Everything new, if the store is there; LostAttempt shows in the hold."""
+        fresh = self._tail.read()
+        if fresh:
+            self.heard_at = time.monotonic()
+            self._waiting += fresh
+        if not self._untold or self._hold.lost or time.monotonic() < self._try_again_at:
+            return
+        try:
+            await self._mirror()
+            await self._report()
+        except StoreUnavailableError:
+            self._try_again_at = time.monotonic() + AWAY_SECONDS
+            logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
+        except LostAttempt:
+            self._hold.lose()
+
+    @property
+    def _untold(self) -> bool:
+        return bool(self._waiting or self._metrics or self._saved is not None)
+
+    async def tell_all(self) -> None:
+        """The rest, however long the store takes to come back."""
+        await self.tell()
+        while self._untold and not self._hold.lost:
+            await asyncio.sleep(0.5)
+            await self.tell()
+
+    async def _mirror(self) -> None:
+        """Store the lines. Once the store has them they are counted, and never again when what follows is retried."""
+        events = self._waiting
+        if not events:
+            return
+        await self._store.events.mirror(self._lease, events)
+        self._waiting = []
+        self._tokens = self._tally.heard(events, self._tokens)
+        self._metrics += [event for event in events if event.kind == "metrics"]
+        saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
+        self._saved = max(saved, default=self._saved)
+
+    async def _report(self) -> None:
+        """What follows from the lines: how far the job is, and from where it could resume."""
+        if self._metrics:
+            progress = self._progress(self._metrics)
+            await self._store.attempts.progress(self._lease, progress)
+            self._last, self._metrics = progress, []
+        if self._saved is not None:
+            await self._store.attempts.checkpoint(self._lease, self._saved)
+            self._saved = None
+
+    def _progress(self, metrics: Sequence[Event]) -> Progress:
+        data = metrics[-1].data
+        samples = int(data["samples"])
+        if self._first_samples is None:
+            self._first_samples, self._began = samples, time.monotonic()
+        done, elapsed = samples - self._first_samples, time.monotonic() - self._began
+        left = elapsed / done * (self._total - samples) if done > 0 else None
+        per_update = samples / data["update"]
+        return Progress(
+            update=data["update"],
+            total_updates=math.ceil(self._total / per_update),
+            epoch=data["epoch"],
+            samples=samples,
+            trained_tokens=data["trained_tokens"],
+            loss=data["loss"],
+            learning_rate=data["learning_rate"],
+            seconds_left=left,
+            percent=round(100 * samples / self._total, 2),
+            tokens_per_second=data["tokens_per_second"],
+            micro_batch=data["micro_batch"],
+            memory_bytes=data["peak_bytes"],
+            planned_bytes=self._planned,
+            **self._norms(metrics),
+        )
+
+    def _norms(self, metrics: Sequence[Event]) -> dict[str, Any]:
+        """The mean so far, moved on by what is new: no list of jobs has to read every update of each."""
+        last = self._last
+        count = last.norms + len(metrics)
+        total = (last.mean_gradient_norm or 0.0) * last.norms + sum(each.data["gradient_norm"] for each in metrics)
+        return {"mean_gradient_norm": total / count, "norms": count}
+
+
+def total_samples(claimed: ClaimedJob) -> int:
+    """Samples of the whole job, over all epochs."""
+    return PreparedJob.model_validate(claimed.job.prepared).samples * claimed.spec.training.epochs
+
+
+def planned_bytes(claimed: ClaimedJob) -> int | None:
+    """What the plan lets a rank hold at most: with a roomy heap, which keeps what is freed, more than live tensors."""
+    planned = PreparedJob.model_validate(claimed.job.prepared).planned
+    devices = planned.plan["devices"] if planned else []
+    return max((each["high" if each.get("heap") == "roomy" else "expected_peak"] for each in devices), default=None)
+
+
+async def mirror_former_attempts(claimed: ClaimedJob, bench: RunnerContext) -> None:
+    """What attempts before this one left in their files: their runner may have died before it could tell."""
+    job_dir = bench.settings.job_dir(claimed.job.id)
+    for number in range(1, claimed.lease.attempt):
+        lines = EventFileReader(attempt_dir(job_dir, number) / EVENTS).read()
+        if not lines:
+            continue
+        last_line = partial(bench.store.events.last_line, claimed.job.id, number)
+        if lines[-1].line > await retry_until_available(last_line):
+            mirror = partial(bench.store.events.mirror_former, bench.runner_id, claimed.job.id, number, lines)
+            await retry_until_available(mirror)

@@ -1,0 +1,211 @@
+"""Transactions: what every part of the store is built on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, cast
+
+import aiosqlite
+from sqlalchemy import URL, Connection, Double, event, func, literal_column, make_url, select
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from onyx.jobs.errors import StoreUnavailableError, StoreUrlError
+
+_SQLITE = literal_column("(julianday('now') - 2440587.5) * 86400.0", Double)
+_POSTGRESQL = sql_cast(func.extract("epoch", func.clock_timestamp()), Double)
+
+
+class DatabaseClock:
+    """Seconds since the epoch."""
+
+    async def now(self, session: AsyncSession) -> float:
+        """Read anew at every call, also inside of one transaction."""
+        expression = _SQLITE if session.get_bind().dialect.name == "sqlite" else _POSTGRESQL
+        now: float = (await session.execute(select(expression))).scalar_one()
+        return now
+
+
+READ_ONLY = "onyx_read_only"
+"""Execution option of connections that only read: on SQLite they take no lock."""
+
+BUSY_SECONDS = 10
+"""How long a statement waits for another's lock."""
+
+ABANDONED_SECONDS = 30
+"""How long PostgreSQL lets a silent client keep a transaction, and with it its locks, before it ends it."""
+
+_SQLITE_PRAGMAS = (
+    f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}",  # first: the next one may have to wait
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # an accepted job survives a power cut
+    "PRAGMA foreign_keys = ON",
+)
+
+
+def make_engine(url: str | URL) -> AsyncEngine:
+    """An engine for `sqlite:///path` or `postgresql://user:password@host/name`."""
+    parsed = parse_url(url)
+    return _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+
+
+def parse_url(url: str | URL) -> URL:
+    """The same address with the driver that Onyx uses."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # whose message might repeat the password
+        raise StoreUrlError("the store's address cannot be read: give sqlite:///path or postgresql://…") from None
+    backend = parsed.drivername.partition("+")[0]
+    if backend == "sqlite":
+        if not parsed.database or parsed.database == ":memory:" or "mode" in parsed.query:
+            raise StoreUrlError("the store must be a file that several processes can open: give sqlite:///path")
+        return parsed.set(drivername="sqlite+aiosqlite")
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+asyncpg")
+    raise StoreUrlError(f"the store can be sqlite:///path or postgresql://…, not {backend}")
+
+
+def _sqlite(url: URL) -> AsyncEngine:
+    engine = create_async_engine(url, connect_args={"timeout": BUSY_SECONDS, "async_creator_fn": _connect_sqlite})
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+async def _connect_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connection:
+    """A connection. Where the file cannot be opened, the connection's thread has ended before the error is raised.
+
+    aiosqlite only asks that thread to stop. It answers the event loop once more, and where the loop is closed by then
+    (a command or a test that ends with this error), the thread dies of that.
+    """
+    connection: Any = aiosqlite.connect(*arguments, **options)
+    thread: Thread = getattr(connection, "_thread", connection)  # before 0.22 the connection is the thread
+    thread.daemon = True  # as SQLAlchemy does: a connection that is left open keeps no process from ending
+    try:
+        return cast(aiosqlite.Connection, await connection)
+    except BaseException:
+        await asyncio.to_thread(thread.join)
+        raise
+
+
+def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself
+    cursor = connection.cursor()
+    for pragma in _SQLITE_PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and then wants to write can fail at once, whatever the busy time-out: so writers
+    # take the lock at the start.
+    reads = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _postgresql(url: URL) -> AsyncEngine:
+    settings = {
+        "application_name": "onyx",
+        "jit": "off",  # it costs more than any of our queries
+        "lock_timeout": f"{BUSY_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{ABANDONED_SECONDS}s",
+    }
+    try:
+        return create_async_engine(
+            url,
+            pool_pre_ping=True,  # a database that was restarted is met with a new connection, not with an error
+            connect_args={"timeout": BUSY_SECONDS, "command_timeout": ABANDONED_SECONDS, "server_settings": settings},
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreUrlError("PostgreSQL needs a driver: pip install 'onyx-finetune[postgres]'") from None
+
+
+LEASE_SECONDS = 30.0
+"""How long a silent runner keeps a job."""
+
+CLAIM_LOCK = 0x0_1A1E
+"""PostgreSQL's name of the lock that lets one runner choose at a time."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """All or nothing."""
+
+    session: AsyncSession
+    """Where it happens."""
+
+    now: float
+    """When it began, by the database's clock."""
+
+
+class Database:
+    """An engine, a clock and how long a lease is."""
+
+    def __init__(
+        self, engine: AsyncEngine, *, lease_seconds: float = LEASE_SECONDS, clock: DatabaseClock | None = None
+    ) -> None:
+        self.engine = engine
+        self.lease_seconds = lease_seconds
+        self.clock = clock or DatabaseClock()
+        self._writer = async_sessionmaker(engine, expire_on_commit=False)
+        self._reader = async_sessionmaker(engine.execution_options(**{READ_ONLY: True}))
+
+    @asynccontextmanager
+    async def writing(self, lock: int | None = None) -> AsyncIterator[Transaction]:
+        """A transaction that commits at the end, or leaves nothing behind; one at a time of those that name a lock."""
+        with available():
+            async with self._writer.begin() as session:
+                if lock is not None and session.get_bind().dialect.name == "postgresql":  # on SQLite writers are alone
+                    await session.execute(select(func.pg_advisory_xact_lock(lock)))
+                yield Transaction(session, await self.clock.now(session))
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """A look at the tables that waits for no writer."""
+        with available():
+            async with self._reader() as session:
+                yield session
+
+    async def now(self) -> float:
+        """The database's clock; also the cheapest way to see that it answers."""
+        async with self.reading() as session:
+            return await self.clock.now(session)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self.engine.dispose()
+
+
+class Concern:
+    """One part of the store: the queries about one kind of row, on the shared database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+@contextmanager
+def available() -> Iterator[None]:
+    """One error for all the ways in which a database can be away, so that callers know when to try again."""
+    try:
+        yield
+    except (IntegrityError, ProgrammingError, DataError):
+        raise  # the database caught a defect: trying again would not help
+    except (DBAPIError, StaleDataError, PoolTimeoutError, OSError, TimeoutError) as error:
+        raise StoreUnavailableError(_reason(error)) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] == "asyncpg":  # while connecting, nobody wraps the driver's errors
+            raise StoreUnavailableError(_reason(error)) from error
+        raise
+
+
+def _reason(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return f"the job store does not answer, try again: {type(cause).__name__}: {cause}"

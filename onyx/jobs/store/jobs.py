@@ -1,0 +1,313 @@
+"""Making jobs, finding them again and deleting them."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from onyx.jobs import json_text as jsontext
+from onyx.jobs.errors import (
+    BadValueError,
+    IdempotencyConflictError,
+    JobNotFoundError,
+    NotAllowedError,
+    QuotaExceededError,
+    StoreError,
+)
+from onyx.jobs.ids import JobKind, is_id, make_job_id
+from onyx.jobs.models import AttemptRecord, ConfigChange, Job, Page
+from onyx.jobs.status import OPEN, JobStatus, Outcome, Request
+from onyx.jobs.store.database import Concern, Transaction
+from onyx.jobs.store.lifecycle import BY_OWNER, end_attempt, live_attempt, lock_job, move, say
+from onyx.jobs.store.rows import join_spec, split_spec, to_attempt, to_config_request, to_job
+from onyx.jobs.store.tables import AttemptRow, IdempotencyRow, JobRow, MetadataRow, OwnerRow, SamplesRow
+from onyx.training.contract.spec import JobSpec
+
+MAX_PAGE = 1000
+
+
+class Jobs(Concern):
+    """Jobs as their owners see them."""
+
+    async def create(
+        self,
+        spec: JobSpec,
+        owner: str,
+        kind: JobKind,
+        *,
+        idempotency_key: str | None = None,
+        max_open: int | None = None,
+        again_within: float | None = None,
+        refusal: StoreError | None = None,
+    ) -> Job:
+        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then.
+
+        `again_within` is for requests that say they are sent again: then the job that the same body made within so many
+        seconds is the answer. `refusal` is raised where a new job would be made: what speaks against one does not speak
+        against the former.
+        """
+        check_name("owner", owner)
+        if idempotency_key is not None:
+            check_name("idempotency key", idempotency_key)
+        body_hash = hashlib.sha256(f"{kind} {jsontext.canonical(spec)}".encode()).hexdigest()
+        async with self._database.writing() as tx:
+            await lock_owner(tx, owner)
+            if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
+                return to_job(former)
+            if again_within is not None and (made := await _made(tx, owner, body_hash, again_within)):
+                return to_job(made)
+            if refusal is not None:
+                raise refusal
+            await _check_quota(tx, owner, max_open)
+            job = await _insert(tx, spec, owner, kind, body_hash)
+            if idempotency_key is not None:
+                key = {"owner": owner, "key": idempotency_key, "body_hash": body_hash, "job_id": job.id}
+                await tx.session.execute(insert(IdempotencyRow).values(**key))
+            return to_job(job)
+
+    async def get(self, job_id: str, owner: str | None = None) -> Job | None:
+        """The job, unless there is none or it is another owner's."""
+        if not is_id(job_id):
+            return None
+        async with self._database.reading() as session:
+            row = await session.get(JobRow, job_id)
+            return to_job(row) if row is not None and owner in (None, row.owner) else None
+
+    async def status(self, job_id: str) -> JobStatus:
+        """Where the job stands, for whoever looks often."""
+        async with self._database.reading() as session:
+            found = await session.scalar(select(JobRow.status).where(JobRow.id == job_id)) if is_id(job_id) else None
+        if found is None:
+            raise JobNotFoundError(job_id)
+        return JobStatus(found)
+
+    async def spec(self, job_id: str, owner: str | None = None) -> JobSpec:
+        """What was asked for, with every sample."""
+        async with self._database.reading() as session:
+            row = await session.get(JobRow, job_id) if is_id(job_id) else None
+            if row is None or owner not in (None, row.owner):
+                raise JobNotFoundError(job_id)
+            samples = await session.get(SamplesRow, job_id)
+            return join_spec(row.spec, samples.samples if samples else None)
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        statuses: Collection[JobStatus] = (),
+        kind: JobKind | None = None,
+        metadata: Mapping[str, str] | None = None,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> Page:
+        """Jobs, newest first; `after` is the id of the last job of the page before.
+
+        `metadata` are pairs that a job must have; empty, those that have none.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise BadValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
+        cursor = None
+        if after is not None:
+            cursor = await self.get(after, owner)
+            if cursor is None:
+                raise BadValueError(f"there is no job {after[:80]!r} to list after")
+        query = page_query(owner=owner, statuses=statuses, kind=kind, after=cursor, limit=limit, metadata=metadata)
+        async with self._database.reading() as session:
+            rows = (await session.scalars(query)).all()
+        return Page(jobs=tuple(to_job(row) for row in rows[:limit]), more=len(rows) > limit)
+
+    async def count(self, owner: str | None = None) -> int:
+        """How many jobs there are, finished ones too."""
+        query = select(func.count()).select_from(JobRow)
+        if owner is not None:
+            query = query.where(JobRow.owner == owner)
+        async with self._database.reading() as session:
+            return int((await session.execute(query)).scalar_one())
+
+    async def attempts(self, job_id: str) -> tuple[AttemptRecord, ...]:
+        """Every attempt at a job, first to last."""
+        async with self._database.reading() as session:
+            query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+            return tuple(to_attempt(row) for row in await session.scalars(query)) if is_id(job_id) else ()
+
+    async def delete(self, job_id: str, owner: str | None = None) -> None:
+        """Forget a finished job with its events. Its files are the caller's."""
+        async with self._database.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            if not JobStatus(job.status).terminal:
+                raise NotAllowedError(f"{job_id} is {job.status}: cancel it before deleting it")
+            await tx.session.execute(delete(JobRow).where(JobRow.id == job_id))
+
+
+def page_query(
+    *,
+    owner: str | None,
+    statuses: Collection[JobStatus],
+    kind: JobKind | None,
+    after: Job | None,
+    limit: int,
+    metadata: Mapping[str, str] | None = None,
+) -> Select[JobRow]:
+    """One row more than the page, to know whether there is another."""
+    query = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
+    if owner is not None:
+        query = query.where(JobRow.owner == owner)
+    if len(statuses) == 1:  # an equation, so that the index by status gives the order too
+        query = query.where(JobRow.status == next(iter(statuses)))
+    elif statuses:
+        query = query.where(JobRow.status.in_(sorted(statuses)))
+    if kind is not None:
+        query = query.where(JobRow.kind == kind)
+    if metadata is not None:
+        query = query.where(*_has(metadata))
+    if after is not None:
+        query = query.where(tuple_(JobRow.created_at, JobRow.id) < tuple_(after.created_at, after.id))
+    return query
+
+
+def _has(metadata: Mapping[str, str]) -> list[ColumnElement[bool]]:
+    if not metadata:
+        return [~select(MetadataRow.pair).where(MetadataRow.job_id == JobRow.id).exists()]
+    pairs = [pair_hash(key, value) for key, value in metadata.items()]
+    return [JobRow.id.in_(select(MetadataRow.job_id).where(MetadataRow.pair == pair)) for pair in pairs]
+
+
+def pair_hash(key: str, value: str) -> str:
+    """A pair of metadata as the store looks for it: of one length, whatever its letters."""
+    return hashlib.sha256(jsontext.dump([key, value]).encode()).hexdigest()
+
+
+def check_name(what: str, text: str) -> None:
+    """Names are short and printable: they end up in columns, headers and log lines."""
+    if not 1 <= len(text) <= 255 or not text.isprintable():
+        raise BadValueError(f"{what} must be 1 to 255 printable characters")
+
+
+async def lock_owner(tx: Transaction, owner: str) -> None:
+    """One creation per owner at a time, of whatever kind: a key makes one job, a quota is kept."""
+    dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
+    await tx.session.execute(dialect.insert(OwnerRow).values(name=owner).on_conflict_do_nothing())
+    await tx.session.execute(select(OwnerRow).where(OwnerRow.name == owner).with_for_update())
+
+
+async def _former(tx: Transaction, owner: str, key: str, body_hash: str) -> JobRow | None:
+    row = await tx.session.get(IdempotencyRow, (owner, key))
+    if row is None:
+        return None
+    if row.body_hash != body_hash:
+        raise IdempotencyConflictError(
+            f"the idempotency key {key!r} was used for another request: use a new key, or send the same request"
+        )
+    return await tx.session.get_one(JobRow, row.job_id)
+
+
+async def _made(tx: Transaction, owner: str, body_hash: str, seconds: float) -> JobRow | None:
+    """The newest job that the same body made a short while ago."""
+    query = select(JobRow).where(JobRow.owner == owner, JobRow.body_hash == body_hash)
+    query = query.where(JobRow.created_at > tx.now - seconds).order_by(JobRow.created_at.desc())
+    return (await tx.session.scalars(query.limit(1))).one_or_none()
+
+
+async def _check_quota(tx: Transaction, owner: str, max_open: int | None) -> None:
+    if max_open is None:
+        return
+    query = select(func.count()).where(JobRow.owner == owner, JobRow.status.in_(sorted(OPEN)))
+    if (await tx.session.execute(query)).scalar_one() >= max_open:
+        raise QuotaExceededError(f"{max_open} jobs are unfinished, which is the limit: wait for one or cancel one")
+
+
+async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind, body_hash: str) -> JobRow:
+    shown, samples = split_spec(spec)
+    job = JobRow(
+        id=make_job_id(kind, tx.now),
+        owner=owner,
+        kind=kind,
+        status=JobStatus.VALIDATING,
+        created_at=tx.now,
+        spec=shown,
+        body_hash=body_hash,
+        last_event=0,
+    )
+    tx.session.add(job)
+    await tx.session.flush()
+    if samples is not None:
+        tx.session.add(SamplesRow(job_id=job.id, samples=samples))
+    for key, value in (spec.labels.get("metadata") or {}).items():
+        tx.session.add(MetadataRow(job_id=job.id, pair=pair_hash(key, str(value))))
+    say(tx, job, "The job was created", status=JobStatus.VALIDATING)
+    await tx.session.flush()
+    return job
+
+
+class JobRequests(Concern):
+    """Asking twice is asking once. `owner` None is the operator."""
+
+    async def cancel(self, job_id: str, owner: str | None = None) -> Job:
+        """End the job: at once, or as soon as its ranks have stopped."""
+        async with self._database.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            if job.status == JobStatus.RUNNING:
+                _ask(tx, job, Request.CANCEL)
+            elif job.status != JobStatus.CANCELLED:
+                await _change_now(tx, job, JobStatus.CANCELLED, Outcome.CANCELLED, "The job was cancelled")
+            return await _answer(tx, job)
+
+    async def pause(self, job_id: str, owner: str | None = None) -> Job:
+        """Keep the job from running: at once, or as soon as its ranks have saved."""
+        async with self._database.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            if job.status == JobStatus.RUNNING:
+                if job.request == Request.CANCEL:
+                    raise NotAllowedError(f"{job_id} is being cancelled and cannot be paused")
+                _ask(tx, job, Request.PAUSE)
+            elif job.status != JobStatus.PAUSED:
+                await _change_now(tx, job, JobStatus.PAUSED, Outcome.PAUSED, "The job is paused")
+            return await _answer(tx, job)
+
+    async def resume(self, job_id: str, owner: str | None = None) -> Job:
+        """Let a paused job go on, or take back a pause that has not happened yet."""
+        async with self._database.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            status = JobStatus(job.status)
+            if status is JobStatus.PAUSED:
+                to = JobStatus.QUEUED if job.prepared is not None else JobStatus.VALIDATING
+                move(tx, job, to, "The job was resumed")
+            elif job.request == Request.PAUSE:
+                job.request = None
+                say(tx, job, "The pause was taken back")
+            elif status.terminal or job.request == Request.CANCEL:
+                what = f"is {status}" if status.terminal else "is being cancelled"
+                raise NotAllowedError(f"{job_id} {what} and cannot be resumed")
+            return await _answer(tx, job)
+
+    async def change_config(self, job_id: str, change: ConfigChange, owner: str | None = None) -> Job:
+        """Change what may change while a job runs, on top of former changes; also for its later attempts."""
+        async with self._database.writing() as tx:
+            job = await lock_job(tx, job_id, owner)
+            if JobStatus(job.status).terminal:
+                raise NotAllowedError(f"{job_id} is {job.status}: its config can no longer change")
+            former = to_config_request(job)
+            job.config = jsontext.dump(change.over(former.change if former else None).given())
+            job.config_seq += 1
+            say(tx, job, "A change of the config was asked for", change=change.given())
+            return await _answer(tx, job)
+
+
+def _ask(tx: Transaction, job: JobRow, request: Request) -> None:
+    if job.request != request:
+        job.request = request
+        say(tx, job, f"The owner asked to {request} the job", request=request)
+
+
+async def _change_now(tx: Transaction, job: JobRow, to: JobStatus, outcome: Outcome, why: str) -> None:
+    """Nothing runs that would have to save: a helper that prepares the job finds its attempt lost, and stops."""
+    attempt = await live_attempt(tx, job)
+    move(tx, job, to, why)
+    if attempt is not None:
+        await end_attempt(tx, job, attempt, outcome, BY_OWNER)
+
+
+async def _answer(tx: Transaction, job: JobRow) -> Job:
+    await tx.session.flush()
+    return to_job(job)

@@ -1,0 +1,137 @@
+"""Runners: who they are, how well they reach the store, and what becomes of the jobs of dead ones."""
+
+import secrets
+
+from sqlalchemy import Select, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from onyx.jobs.errors import BadValueError, UnknownRunnerError
+from onyx.jobs.ids import make_runner_id
+from onyx.jobs.models import Job, RunnerRecord
+from onyx.jobs.process_identity import ProcessIdentity
+from onyx.jobs.status import Outcome
+from onyx.jobs.store.database import Concern, Transaction
+from onyx.jobs.store.lifecycle import find_job, stop_attempt
+from onyx.jobs.store.rows import to_job, to_runner
+from onyx.jobs.store.tables import AttemptRow, MarkerRow, RunnerRow
+
+GAP = 1 / 3
+"""Silence of more than this part of a lease ends a runner's time without a gap."""
+
+FORGOTTEN_SECONDS = 7 * 86400.0
+"""A runner not heard of for so long is dropped from the list."""
+
+
+class Runners(Concern):
+    """The store's view of its runners."""
+
+    async def register(self, holder: ProcessIdentity) -> str:
+        """A new runner's id. It must reach the store for one lease time before it may judge others."""
+        async with self._database.writing() as tx:
+            await _forget(tx)
+            row = RunnerRow(
+                id=make_runner_id(),
+                host=holder.host,
+                pid=holder.pid,
+                started=holder.started,
+                boot=holder.boot,
+                reached_since=tx.now,
+                reached_at=tx.now,
+            )
+            tx.session.add(row)
+            return row.id
+
+    async def report_alive(self, runner_id: str) -> RunnerRecord:
+        """Note that this runner reaches the store. To be called several times per lease time."""
+        async with self._database.writing() as tx:
+            row = await touch(tx, runner_id, self._database.lease_seconds)
+            return to_runner(row, tx.now, self._database.lease_seconds)
+
+    async def list(self, host: str | None = None) -> tuple[RunnerRecord, ...]:
+        """All runners, or those of one host, longest silent first."""
+        query = select(RunnerRow).order_by(RunnerRow.reached_at)
+        if host is not None:
+            query = query.where(RunnerRow.host == host)
+        async with self._database.reading() as session:
+            now = await self._database.clock.now(session)
+            return tuple(to_runner(row, now, self._database.lease_seconds) for row in await session.scalars(query))
+
+    async def expire_leases(self, runner_id: str) -> tuple[Job, ...]:
+        """Take lapsed jobs from their silent runners; `attempt` of each is the one that was lost.
+
+        Nothing happens unless this runner has itself reached the store for one lease time without a gap: after a
+        database was away, everybody first gets the time to come back.
+        """
+        async with self._database.writing() as tx:
+            me = await touch(tx, runner_id, self._database.lease_seconds)
+            if tx.now - me.reached_since < self._database.lease_seconds:
+                return ()
+            return await _lose(tx, lapsed_query(tx.now), runner_id)
+
+    async def replace_dead(self, runner_id: str, dead: RunnerRecord) -> tuple[Job, ...]:
+        """Take the jobs of a runner of the same host whose process is known to be gone, at once."""
+        async with self._database.writing() as tx:
+            me = await touch(tx, runner_id, self._database.lease_seconds)
+            if dead.id == runner_id:
+                raise BadValueError("a runner cannot replace itself")
+            if dead.holder.host != me.host:
+                raise BadValueError(f"whether a runner on {dead.holder.host} is dead cannot be known on {me.host}")
+            jobs = await _lose(tx, held_query(dead.id), runner_id)
+            await tx.session.execute(delete(RunnerRow).where(RunnerRow.id == dead.id))
+            return jobs
+
+    async def retire(self, runner_id: str) -> None:
+        """A runner that stops in order takes its name off the list."""
+        async with self._database.writing() as tx:
+            await tx.session.execute(delete(RunnerRow).where(RunnerRow.id == runner_id))
+
+    async def marker(self) -> str:
+        """What ONYX_HOME's marker file must hold; made at the first call."""
+        async with self._database.writing() as tx:
+            dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
+            new = dialect.insert(MarkerRow).values(id=1, value=secrets.token_hex(16))
+            await tx.session.execute(new.on_conflict_do_nothing())
+            return (await tx.session.get_one(MarkerRow, 1)).value
+
+
+async def touch(tx: Transaction, runner_id: str, lease_seconds: float) -> RunnerRow:
+    """Note that a runner reaches the store; after a gap, or a jump of the clock, its time starts anew."""
+    row = await tx.session.get(RunnerRow, runner_id, with_for_update=True)
+    if row is None:
+        raise UnknownRunnerError(f"no runner {runner_id[:80]!r} is registered, or it was replaced: register again")
+    if abs(tx.now - row.reached_at) > lease_seconds * GAP:
+        row.reached_since = row.reached_at = tx.now
+    row.reached_at = max(row.reached_at, tx.now)  # of two calls at once the earlier one may come last
+    return row
+
+
+def held_query(runner_id: str) -> Select[AttemptRow]:
+    """The live attempts of one runner."""
+    live = select(AttemptRow).where(AttemptRow.runner_id == runner_id, AttemptRow.ended_at.is_(None))
+    return live.order_by(AttemptRow.job_id)  # always in this order: two who lock several jobs then never embrace
+
+
+def lapsed_query(now: float) -> Select[AttemptRow]:
+    """The live attempts whose runners have been silent for too long."""
+    lapsed = select(AttemptRow).where(AttemptRow.ended_at.is_(None), AttemptRow.lease_until < now)
+    return lapsed.order_by(AttemptRow.job_id)
+
+
+async def _lose(tx: Transaction, query: Select[AttemptRow], runner_id: str) -> tuple[Job, ...]:
+    """End the attempts that the query finds, and still finds once their jobs are locked."""
+    jobs = []
+    for found in (await tx.session.scalars(query)).all():
+        job = await find_job(tx, found.job_id)
+        again = query.where(AttemptRow.job_id == found.job_id, AttemptRow.number == found.number)
+        attempt = (await tx.session.scalars(again.execution_options(populate_existing=True))).one_or_none()
+        if job is None or attempt is None:
+            continue  # it ended, or its runner came back, while this transaction waited for it
+        await stop_attempt(tx, job, attempt, Outcome.LOST, runner_id)
+        jobs.append(to_job(job))
+    return tuple(jobs)
+
+
+async def _forget(tx: Transaction) -> None:
+    live = select(AttemptRow.runner_id).where(AttemptRow.ended_at.is_(None))
+    silent = RunnerRow.reached_at < tx.now - FORGOTTEN_SECONDS
+    await tx.session.execute(delete(RunnerRow).where(silent, RunnerRow.id.not_in(live)))

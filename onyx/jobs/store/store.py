@@ -1,0 +1,68 @@
+"""The job store: everything that must outlive a process, behind one typed door."""
+
+from typing import Self
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from onyx.jobs.store.attempts import Attempts
+from onyx.jobs.store.claims import Claims, Stranded
+from onyx.jobs.store.configs import Configs
+from onyx.jobs.store.database import LEASE_SECONDS, Database, DatabaseClock, make_engine
+from onyx.jobs.store.events import EventLog
+from onyx.jobs.store.inventory import Inventory, RetentionQueries
+from onyx.jobs.store.jobs import JobRequests, Jobs
+from onyx.jobs.store.keys import Keys
+from onyx.jobs.store.migrate import migrate
+from onyx.jobs.store.runners import Runners
+from onyx.jobs.store.uploads import Uploads
+from onyx.jobs.store.webhooks import Webhooks
+
+
+class Store:
+    """One job store, the same on SQLite and PostgreSQL; any number of processes may open it.
+
+    Each attribute is one concern with a file of its own: `store.jobs.create`, `store.events.list`. Every method is one
+    transaction. `StoreUnavailableError` means that the database is away and that the same call may be made again.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, *, lease_seconds: float = LEASE_SECONDS, clock: DatabaseClock | None = None
+    ) -> None:
+        self.database = Database(engine, lease_seconds=lease_seconds, clock=clock)
+        self.jobs = Jobs(self.database)
+        self.requests = JobRequests(self.database)
+        self.runners = Runners(self.database)
+        self.claims = Claims(self.database)
+        self.stranded = Stranded(self.database)
+        self.attempts = Attempts(self.database)
+        self.events = EventLog(self.database)
+        self.configs = Configs(self.database)
+        self.keys = Keys(self.database)
+        self.uploads = Uploads(self.database)
+        self.webhooks = Webhooks(self.database)
+        self.inventory = Inventory(self.database)
+        self.retention = RetentionQueries(self.database)
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a silent runner keeps a job."""
+        return self.database.lease_seconds
+
+    async def now(self) -> float:
+        """The database's clock; also the cheapest way to see that it answers."""
+        return await self.database.now()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.database.close()
+
+    @classmethod
+    async def open(cls, url: str, *, lease_seconds: float = LEASE_SECONDS, clock: DatabaseClock | None = None) -> Self:
+        """Connect, and bring the tables up to date."""
+        store = cls(make_engine(url), lease_seconds=lease_seconds, clock=clock)
+        try:
+            await migrate(store.database.engine)
+        except BaseException:
+            await store.close()
+            raise
+        return store

@@ -1,0 +1,109 @@
+"""News of jobs that have ended, kept until somebody has taken them. Written in the transaction that ends the job."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select
+
+from onyx.jobs import json_text as jsontext
+from onyx.jobs.ids import make_webhook_id
+from onyx.jobs.status import JobStatus
+from onyx.jobs.store.database import Concern, Transaction
+from onyx.jobs.store.tables import JobRow, WebhookRow
+
+BACKOFF = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 10800.0, 21600.0, 43200.0, 86400.0)
+"""Seconds from one try to the next. After the last there is none: by then two days have passed."""
+
+UNDER_WAY_SECONDS = 60.0
+"""How long one who took a delivery has for it, before another may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One piece of news for one receiver."""
+
+    id: str
+    """The same at every try, so that a receiver knows what it has seen."""
+
+    job_id: str
+    """The job that has ended."""
+
+    status: JobStatus
+    """How."""
+
+    url: str | None
+    """The receiver that the job named; None for the operator's."""
+
+    created_at: float
+    """When the job ended."""
+
+    tries: int
+    """This one included."""
+
+
+def announce(tx: Transaction, job: JobRow, status: JobStatus) -> None:
+    """One delivery for the operator, one for the receiver that the job names."""
+    own = jsontext.load(job.spec).get("webhook_url")
+    for url in (None, own) if own else (None,):
+        tx.session.add(
+            WebhookRow(
+                id=make_webhook_id(),
+                job_id=job.id,
+                status=status,
+                url=url,
+                created_at=tx.now,
+                tries=0,
+                next_at=tx.now,
+            )
+        )
+
+
+class Webhooks(Concern):
+    """Each delivery is tried by one runner at a time, and at least once."""
+
+    async def claim(self, *, operator: bool) -> Delivery | None:
+        """The next that is due. Without an `operator` who listens, what is for him is dropped."""
+        async with self._database.writing() as tx:
+            if not operator:
+                await tx.session.execute(delete(WebhookRow).where(WebhookRow.url.is_(None)))
+            due = select(WebhookRow).where(WebhookRow.next_at <= tx.now).order_by(WebhookRow.next_at).limit(1)
+            row = (await tx.session.scalars(due.with_for_update(skip_locked=True))).one_or_none()
+            if row is None:
+                return None
+            row.tries += 1
+            row.next_at = tx.now + UNDER_WAY_SECONDS
+            return _to_delivery(row)
+
+    async def due(self) -> bool:
+        """Whether a claim would find anything: a look that waits for no writer."""
+        async with self._database.reading() as session:
+            now = await self._database.clock.now(session)
+            due = select(WebhookRow.id).where(WebhookRow.next_at <= now).limit(1)
+            return (await session.scalars(due)).one_or_none() is not None
+
+    async def delivered(self, delivery: Delivery) -> None:
+        """It was taken, or never will be."""
+        async with self._database.writing() as tx:
+            await tx.session.execute(delete(WebhookRow).where(WebhookRow.id == delivery.id))
+
+    async def not_delivered(self, delivery: Delivery) -> bool:
+        """Whether it will be tried again, later."""
+        async with self._database.writing() as tx:
+            row = await tx.session.get(WebhookRow, delivery.id, with_for_update=True)
+            if row is None:
+                return False
+            if delivery.tries > len(BACKOFF):
+                await tx.session.delete(row)
+                return False
+            row.next_at = tx.now + BACKOFF[delivery.tries - 1]
+            return True
+
+
+def _to_delivery(row: WebhookRow) -> Delivery:
+    return Delivery(
+        id=row.id,
+        job_id=row.job_id,
+        status=JobStatus(row.status),
+        url=row.url,
+        created_at=row.created_at,
+        tries=row.tries,
+    )

@@ -1,0 +1,195 @@
+"""Measures the overhead of this machine: a small training run in a process of its own.
+
+What counts is memory that was touched and that no file backs. VmData counts more, which is none: MKL maps a buffer for
+each size of product and touches a part of it (measured: 8 to 26 MB, another figure for every order of shapes).
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch._dynamo  # the first optimizer of a process imports it: here once, not in every measured child
+from torch import nn
+
+from onyx.memory.devices.heap import free_in_heap, steady_heap, trim_heap
+from onyx.memory.devices.peak_memory import Watermark
+from onyx.memory.footprint.overhead import Overhead
+from onyx.memory.footprint.probe import trace
+from onyx.memory.footprint.training_step import finish_update
+from onyx.recipe.optimizer import make_optimizer
+
+RUNS = ((1, 64), (4, 128))
+"""(samples, length) of small training runs: many tensors below the heap's threshold, and many above.
+
+From 512 rows MKL keeps a copy of a weight as it multiplies by it, up to 11 MB of it (measured: at 384 rows 0.5 MB,
+at 512 rows 6 MB for 256 × 6,000, 11 MB for 576 × 24,000): the second run has that many rows, and a head that wide.
+"""
+
+WIDTH, DEPTH, VOCABULARY = 256, 4, 6000
+
+HELD_SIZES = tuple(150_000 + 37_123 * i for i in range(50))
+"""Bytes of tensors that are only held, to see what the allocator takes for them: 50 MB in a moment."""
+
+UPDATES = 1
+MOST_SLACK = 1.5
+SLACK_SPREAD = 0.02
+
+TIMEOUT_SECONDS = 300
+
+HOLES = 8 * 2**20
+"""Free bytes in a heap that make it unlike that of the template, which runs no tensor operation."""
+
+
+def measure_cpu() -> Overhead:
+    """The overhead of a process that was forked with torch imported, as ranks are.
+
+    A process of several threads must not fork, and one whose heap has holes would pass them on: a fresh interpreter
+    does it then, which takes seconds longer. A helper of the template needs none.
+    """
+    if len(list(Path("/proc/self/task").iterdir())) == 1 and free_in_heap() < HOLES:
+        return measure_here()
+    command = [sys.executable, "-m", "onyx.memory.footprint.calibrate"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    done = subprocess.run(  # noqa: S603 - our own module
+        command, env=alone, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True
+    )
+    return Overhead.from_json(done.stdout.splitlines()[-1])
+
+
+def measure_here() -> Overhead:
+    """Fork, train, watch: what the process takes beyond slack × live tensors is its fixed part."""
+    trim_heap()  # what this process freed but kept would be the children's to use, and not be seen
+    trained = [partial(_growth, partial(_train, *run)) for run in RUNS]
+    counted = [partial(_live, *run) for run in RUNS]
+    held, *numbers = map(int, all_told([partial(_growth, _hold), *trained, *counted]))
+    slack = min(max(held / sum(HELD_SIZES), 1.0), MOST_SLACK)
+    grown, live = numbers[: len(RUNS)], numbers[len(RUNS) :]
+    rests = [taken - int(slack * alive) for taken, alive in zip(grown, live, strict=True)]
+    fixed = max(0, *rests)
+    high = fixed + max(fixed, max(rests) - min(rests))
+    return Overhead(fixed=fixed, slack=slack, fixed_high=high, slack_high=slack + SLACK_SPREAD, measured=True)
+
+
+def ready() -> None:
+    """The settings of a rank of one thread."""
+    steady_heap()
+    torch.set_num_threads(1)
+
+
+def _hold() -> None:
+    ready()
+    held = [torch.ones(size, dtype=torch.uint8) for size in HELD_SIZES]
+    del held
+
+
+class Subject(nn.Module):
+    """A transformer of torch's own layers: transformers' would take seconds to import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        layers = [
+            nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(DEPTH)
+        ]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def loss(self, samples: int, length: int) -> torch.Tensor:
+        """Of token 0 after token 0."""
+        ids = torch.zeros((samples, length), dtype=torch.long)
+        logits = self.head(self.layers(self.embedding(ids)))
+        return nn.functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="sum")
+
+
+def _live(samples: int, length: int) -> str:
+    torch.set_num_threads(1)
+    subject = Subject()
+    return str(trace(subject, lambda count: subject.loss(count, length), samples, length).peak)
+
+
+def _train(samples: int, length: int) -> None:
+    ready()
+    subject = Subject()
+    train(subject, lambda count: subject.loss(count, length), samples)
+
+
+def train(model: nn.Module, loss: Callable[[int], torch.Tensor], samples: int, updates: int = UPDATES) -> None:
+    """What a rank does, as far as memory goes; call `ready` before the model is made.
+
+    Micro-batches of another size come first, as they do in training: the small blocks that they leave in the heap
+    stay there (measured: 4.5 MB), and a run of one shape alone would not show them.
+    """
+    optimizer = make_optimizer(model.parameters())
+    for size in (1, *[samples] * updates):
+        for _ in range(2):
+            loss(size).backward()
+        finish_update(optimizer)
+
+
+def growth(work: Callable[[], object]) -> int:
+    """By how many bytes a forked process grows at most while it does `work`, files not counted."""
+    trim_heap()
+    return int(told(partial(_growth, work)))
+
+
+def _growth(work: Callable[[], object]) -> str:
+    """Of this process, by the kernel's own mark and not by a look from outside now and then: on a busy machine the
+    looks were seldom, and the peak fell between two of them."""
+    mark = Watermark.begin(held=0)
+    work()
+    return str(mark.peak())
+
+
+def told(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked process, so that this one stays as it is."""
+    return all_told([work])[0]
+
+
+def all_told(works: Sequence[Callable[[], str]]) -> list[str]:
+    """The same of several processes at once: each has memory and marks of its own."""
+    children = [_fork(work) for work in works]
+    answers = [_read(answer) for _, answer in children]
+    for child, _ in children:
+        os.waitpid(child, 0)
+    return [_said(answer) for answer in answers]
+
+
+def _fork(work: Callable[[], str]) -> tuple[int, int]:
+    """A child that works and ends, and where its answer can be read."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _obey(work, writer)
+    os.close(writer)
+    return child, reader
+
+
+def _obey(work: Callable[[], str], writer: int) -> NoReturn:
+    """The child ends here, for what follows is the parent's to do."""
+    try:
+        os.write(writer, b"+" + work().encode())
+    except BaseException as error:  # told to the parent, which raises it
+        os.write(writer, f"{type(error).__name__}: {error}".encode()[:4000])
+    finally:
+        os._exit(0)
+
+
+def _read(reader: int) -> str:
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+def _said(answer: str) -> str:
+    if not answer.startswith("+"):
+        raise RuntimeError(f"the measured process failed: {answer or 'it ended without a word'}")
+    return answer[1:]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(measure_here().to_json() + "\n")

@@ -1,0 +1,116 @@
+"""Whether compiling a job's step pays. Decided once, with the plan. Needs torch only to guess a time nobody measured.
+
+Measured on two cores: a job of a model of 35 million parameters ran 1.05 to 1.25 times as fast compiled, and its graphs
+took about a minute to make, half of one from the cache.
+"""
+
+import importlib.util
+import shutil
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onyx.memory.planner import PlanRequest
+    from onyx.memory.planning.device_fit import Fit
+
+GAIN = 0.1
+"""Part of the time that compiling saves (measured: 0.05 to 0.2)."""
+
+SMALLEST = 64 * 2**20
+"""Bytes of weights from which it is worth it (measured: nothing gained at 16 MB, up to 1.25 × the speed at 140 MB)."""
+
+FIRST_SECONDS, AGAIN_SECONDS = 90.0, 30.0
+"""What making the graphs takes at first, and when they are in the cache."""
+
+MARGIN = 2.0
+"""How many times over it must pay."""
+
+BYTES = 2**30
+"""Of memory that the compiler takes beside the rank on a CPU (measured: 0.3 GB in the rank, 0.7 GB in g++)."""
+
+EAGER_PART = 0.35
+"""Of the rate of plain products that a step reaches when it is not compiled."""
+
+EDGE, TRIES = 768, 3
+"""The product that is timed, and how often: the fastest counts."""
+
+
+def obstacle(request: "PlanRequest", fits: "list[Fit]") -> str | None:
+    """Why the step cannot be compiled, if it cannot."""
+    if request.recipe.objective != "sft":
+        return "steps over pairs are not compiled"
+    if any(each.device.kind == "cuda" for each in fits):
+        return None if importlib.util.find_spec("triton") else "there is no Triton here"
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        return "there is no C++ compiler here"
+    needed = [each.needs + BYTES for each in fits]
+    short = any(each.usable < need for each, need in zip(fits, needed, strict=True))
+    return f"the compiler needs {BYTES / 2**30:.0f} GB beside the job" if short else None
+
+
+def pays(request: "PlanRequest", fits: "list[Fit]", seconds: float | None, *, known: bool) -> bool:
+    """By the job's expected seconds without it, guessed where nobody measured such a job.
+
+    `known` says that such a job was compiled here before, so that its graphs are in the cache.
+    """
+    if fits[0].footprint.static.weights < SMALLEST:
+        return False
+    expected = seconds if seconds is not None else _guess(request, fits)
+    cost = AGAIN_SECONDS if known else FIRST_SECONDS
+    return expected is not None and GAIN * expected > MARGIN * cost
+
+
+def _guess(request: "PlanRequest", fits: "list[Fit]") -> float | None:
+    """Seconds by the arithmetic of the model and the rate of this CPU. A card is not in hand to be asked."""
+    if request.count is None or not request.lengths or any(each.device.kind != "cpu" for each in fits):
+        return None
+    tokens = request.count * request.epochs * sum(request.lengths) / len(request.lengths)
+    parameters = fits[0].footprint.static.weights / 4
+    passes = 4 if request.recipe.method == "lora" else 6  # a frozen weight has no gradient
+    cores = sum(each.device.cores or 1 for each in fits)
+    work = passes * parameters * tokens
+    if work < MARGIN * FIRST_SECONDS * 1e9:  # a core does more than a billion in a second: not worth a measurement
+        return 0.0
+    return work / (cores * EAGER_PART * product_rate(EDGE, TRIES))
+
+
+def product_rate(edge: int, tries: int, threads: int = 1) -> float:
+    """Float32 operations per second in plain products, the best of some."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    matrix = torch.ones(edge, edge)
+    best = float("inf")
+    for _ in range(tries):
+        began = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - began)
+    torch.set_num_threads(before)
+    return float(2 * edge**3 / best)
+
+
+if TYPE_CHECKING:
+    from onyx.memory.planner import PlanRequest
+
+FAMILIES = (
+    *("cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "olmo", "olmo2"),
+    *("phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
+)
+"""Model types whose attention is known to be the only place where tokens meet, and to be replaceable."""
+
+
+def joins(config: Any, request: "PlanRequest", labels: Iterable[str]) -> bool:
+    """Jobs of such models on CPUs. On a card each run of samples would be more kernels to launch."""
+    on_cpu = all(label.startswith("cpu") for label in labels)
+    return request.quick and on_cpu and request.recipe.objective == "sft" and _joinable(config, request.longest)
+
+
+def _joinable(config: Any, length: int) -> bool:
+    """Neither code of its own, nor dropout inside of attention, nor a window that samples of that length meet."""
+    from onyx.memory.footprint.model_builder import ATTENTION_DROPOUTS, beyond_window
+
+    plain = config.model_type in FAMILIES and not getattr(config, "auto_map", None)
+    drops = any(getattr(config, name, None) for name in ATTENTION_DROPOUTS)
+    return plain and not drops and not beyond_window(config, length)

@@ -1,0 +1,64 @@
+"""What a user must change. Each kind of mistake is its own type; all of them become an error.json. Needs no torch."""
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+from onyx.training.contract.attempt import Failure
+
+
+class UserError(Exception):
+    """The job cannot work as it was asked for. Never retried."""
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = None, findings: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.findings = list(findings)
+
+    def failure(self) -> Failure:
+        """What error.json holds."""
+        return Failure(code=self.code, message=self.message, param=self.param, findings=self.findings)
+
+
+class ModelError(UserError):
+    """The model cannot be found, read or trained."""
+
+    def __init__(self, code: str, message: str, *, param: str | None = "model") -> None:
+        super().__init__(code, message, param=param)
+
+
+class DataError(UserError):
+    """The data cannot be found, read or used."""
+
+    def __init__(
+        self, code: str, message: str, *, param: str | None = "data", findings: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        super().__init__(code, message, param=param, findings=findings)
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_MESSAGES = ("No space left on device", "Disk quota exceeded", "File too large")
+"""What safetensors' own writer says, which raises no OSError."""
+
+
+class SupersededError(Exception):
+    """A later attempt holds this job: this one must not write any more."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write failed because there is no room for it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _FULL
+    return any(said in str(error) for said in _FULL_MESSAGES)
+
+
+def disk_full(error: BaseException) -> UserError:
+    return UserError(
+        "disk_full",
+        f"no room on the disk of ONYX_HOME ({error}): free some space and start the job again; "
+        "its last checkpoint is intact",
+    )

@@ -1,0 +1,92 @@
+"""Publishing: a directory that transformers (and PEFT for adapters) loads as it is."""
+
+import contextlib
+import math
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from onyx import fs
+from onyx.training.contract import event_kinds
+from onyx.training.contract.attempt import Result
+from onyx.training.export.model_card import model_card
+from onyx.training.rank.run import Run
+from onyx.training.state.metrics import read_rows
+
+SHARD = "1GB"
+"""transformers copies a file's tensors before it writes them: so files are no larger than this."""
+
+
+def publish(run: Run, result: Result) -> Path:
+    """The finished model under its name: whole, or not there."""
+    run.record.refuse_if_superseded()
+    attempt, model = run.attempt, run.worker.model
+    training = attempt.spec.training
+    if training.method == "lora" and training.merge_adapter:
+        model = model.merge_and_unload()  # type: ignore[operator]
+    target = attempt.job_dir / "model"
+    with fs.publish_directory(target) as part:
+        write_model(part, model, run.tokenizer)
+        card = model_card(attempt, result, read_rows(attempt.job_dir / "metrics.csv"))
+        fs.write_text(part / "README.md", card)
+    return target
+
+
+def write_model(folder: Path, model: nn.Module, tokenizer: Any) -> None:
+    """Weights in safetensors, config and tokenizer."""
+    options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {"max_shard_size": SHARD}
+    with _memory_for_copies():
+        model.save_pretrained(folder, **options)  # type: ignore[operator]
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _memory_for_copies() -> Iterator[None]:
+    """The limit is there to make training cut finer. Copies that nobody could cut finer pass it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+KEPT = 3
+
+
+def keep_snapshot(run: Run, entry: dict[str, Any]) -> None:
+    """Write the epoch's snapshot, then remove those that are neither the best nor among the last."""
+    run.record.refuse_if_superseded()
+    parent = run.attempt.job_dir / "snapshots"
+    target = parent / f"epoch-{entry['epoch']}"
+    with fs.publish_directory(target) as part:
+        write_model(part, run.worker.model, run.tokenizer)
+    entries = [*run.progress.epochs, entry]
+    for number in superfluous(entries):
+        old = parent / f"epoch-{number}"
+        if old.exists():
+            fs.remove(old)
+    run.record.events.say(
+        event_kinds.SNAPSHOT, f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
+    )
+
+
+def superfluous(entries: list[dict[str, Any]]) -> list[int]:
+    """The epochs whose snapshots are not kept. Entries are in the order of epochs."""
+    best = min(entries, key=_loss)["epoch"]
+    last = [entry["epoch"] for entry in entries[-KEPT:]]
+    return [entry["epoch"] for entry in entries if entry["epoch"] not in (best, *last)]
+
+
+def _loss(entry: dict[str, Any]) -> float:
+    """What "best" goes by: evaluation where there is one."""
+    loss = entry["evaluation_loss"] if "evaluation_loss" in entry else entry["train_loss"]
+    return math.inf if loss is None else float(loss)
+
+
+def _name(target: Path) -> str:
+    return f"{target.parent.name}/{target.name}"

@@ -1,0 +1,87 @@
+"""A plan for a model that nobody trains yet: only its config is read. Runs in a helper process."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from onyx.memory.devices.device import Device
+from onyx.training.contract.attempt import Exit, Failure
+from onyx.training.contract.prepared import Roots
+from onyx.training.contract.spec import Count, Fraction, Frozen
+
+
+class EstimateRequest(Frozen):
+    """What `main` is given."""
+
+    model: str
+    roots: Roots
+    window: Count
+    devices: tuple[Device, ...] = Field(min_length=1)
+    max_length: int | None = None
+    """None: 512, or what the model takes if that is less."""
+
+    method: Literal["full", "lora"] = "full"
+    objective: Literal["sft", "dpo"] = "sft"
+    """With "dpo" a sample is a pair, and max_length the tokens of its longer answer, the prompt included."""
+
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    max_memory_usage: Fraction = 0.9
+    memory_safety_margin: Fraction = 0.1
+    out: Path
+
+
+class Estimate(Frozen):
+    """plan.json."""
+
+    plan: dict[str, Any]
+
+
+def main(request_path: str) -> int:
+    """Write plan.json, or error.json with what to change."""
+    from onyx import fs
+    from onyx.training.contract.errors import UserError
+
+    request = EstimateRequest.model_validate_json(Path(request_path).read_bytes())
+    try:
+        estimate = Estimate(plan=_plan(request))
+    except (UserError, ValueError) as error:
+        failure = error.failure() if isinstance(error, UserError) else Failure(code="no_plan", message=str(error))
+        fs.write_text(request.out / "error.json", failure.model_dump_json())
+        return Exit.USER_ERROR
+    fs.write_text(request.out / "plan.json", estimate.model_dump_json())
+    return Exit.DONE
+
+
+def _plan(request: EstimateRequest) -> dict[str, Any]:
+    from onyx.memory.planner import plan
+    from onyx.memory.recipe import Recipe
+    from onyx.training.prepare.plan_job import choose_precision
+
+    recipe = Recipe(
+        model=_config_source(request.model, request.roots),
+        method=request.method,
+        precision=choose_precision(request.precision, request.devices),
+        task="causal-lm" if request.objective == "dpo" else "auto",
+        objective=request.objective,
+        max_length=request.max_length or 512,
+    )
+    made = plan(
+        recipe,
+        effective_batch=request.window,
+        devices=request.devices,
+        max_memory_usage=request.max_memory_usage,
+        memory_safety_margin=request.memory_safety_margin,
+    )
+    return {**made.to_dict(), "model": request.model}
+
+
+def _config_source(name: str, roots: Roots) -> str:
+    """A directory on this host, or a hub id, of which nothing but the config will be read."""
+    from onyx.training.models import hub, smollm2, tiny
+    from onyx.training.models.directory import inside
+    from onyx.training.models.resolve import resolve
+
+    made_here = name == tiny.NAME or (name in smollm2.NAMES and smollm2.gguf_file() is not None)
+    operators = roots.models is not None and inside(roots.models, name) is not None
+    return str(resolve(name, roots)) if made_here or operators or not hub.is_hub_name(name) else name

@@ -1,0 +1,78 @@
+"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and takes no random number."""
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import torch
+
+from onyx.recipe.autocast import autocast
+from onyx.training.packing.order import Indices
+from onyx.training.packing.samples import Data, batch_of
+from onyx.training.rank.finer_cuts import Fitted, Short, cut_until_it_fits, run_all
+from onyx.training.rank.run import Run
+from onyx.training.rank.step import RankStep
+from onyx.training.rank.vote import agree_on
+
+
+@dataclass(frozen=True)
+class Score:
+    """Sums over label tokens, or pairs."""
+
+    loss: float = 0.0
+    correct: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.tokens if self.tokens else float("nan")
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.tokens if self.tokens else float("nan")
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(self.loss + other.loss, self.correct + other.correct, self.tokens + other.tokens)
+
+
+def evaluate(run: Run, samples: Data) -> Score | None:
+    """Every rank scores its share; all learn the sum. None when a rank was told to stop.
+
+    The score decides when to stop early and which snapshot is the best, so how it was cut is in the journal.
+    """
+    place = run.place()
+    run.steer(run.journal.obeyed(run.progress.steering, place.window, evaluation=True))
+    everything = np.arange(len(samples.lengths))
+    mine = run.share_of(everything, samples)
+    fitted, score = score_share(run.worker, samples, mine, run.budget, run.share.micro_batch_cost)
+    told = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
+    return None if told is None else sum((Score(*each) for each in told), Score())
+
+
+def score_share(worker: RankStep, samples: Data, share: Indices, budget: int, cost: int) -> tuple[Fitted, Score]:
+    """The scores of a share, or of a part of it when the rank was told to stop."""
+    score = Score()
+
+    def run(cut: list[Indices]) -> Short | None:
+        nonlocal score
+        score = Score()
+        return run_all(worker, cut, one)
+
+    def one(chosen: Indices) -> None:
+        nonlocal score
+        score += _score(worker, samples, chosen)
+
+    training = worker.model.training
+    worker.model.eval()
+    try:
+        fitted = cut_until_it_fits(worker, samples, share, budget=budget, cost=cost, run=run)
+    finally:
+        worker.model.train(training)
+    return fitted, score
+
+
+@torch.no_grad()
+def _score(worker: RankStep, samples: Data, chosen: Indices) -> Score:
+    batch = batch_of(samples, chosen, worker.device, joined=worker.joined)
+    with autocast(worker.precision, worker.device.type):
+        loss, correct = worker.objective.score(worker.model, batch)
+    return Score(float(loss), float(correct), float(samples.weights[chosen].sum()))

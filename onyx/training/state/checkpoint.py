@@ -1,0 +1,101 @@
+"""Checkpoints: what an attempt resumes from, to the bit. The last two are kept."""
+
+import time
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onyx import fs
+from onyx.training.state.progress import Progress
+from onyx.training.state.tensor_files import read_tensors, write_tensors
+
+KEPT = 2
+SECONDS = 20.0
+"""Save no more often than this,"""
+
+PATIENCE = 20
+"""nor before this many times the last save's time has passed: so saving costs at most 5 %."""
+
+TENSORS, STATE = "tensors.safetensors", "state.json"
+
+
+class Clock:
+    """When the next checkpoint is due."""
+
+    def __init__(self, every: int | None, update: int) -> None:
+        self._every = every
+        self._update = update
+        self._saved_at = time.monotonic()
+        self._took = 0.0
+        self.total = 0.0
+        """Seconds spent in saves."""
+
+    def due(self, update: int) -> bool:
+        if self._every is not None:
+            return update - self._update >= self._every
+        return time.monotonic() - self._saved_at >= max(SECONDS, PATIENCE * self._took)
+
+    def put_off(self, update: int) -> None:
+        """Nothing was saved: as long again until the next try."""
+        self._update, self._saved_at = update, time.monotonic()
+
+    def saved(self, update: int, seconds: float) -> None:
+        self._update, self._took, self._saved_at = update, seconds, time.monotonic()
+        self.total += seconds
+
+
+def save(parent: Path, progress: Progress, model: nn.Module, optimizer: Optimizer) -> Path:
+    """Write a checkpoint under a temporary name, make sure that it is on the disk, then name it."""
+    target = parent / f"update-{progress.update:08}"
+    # The same update may have been saved before windows that were skipped since; then this one takes its place.
+    if _is_same(target, progress):
+        return target
+    with fs.publish_directory(target) as part:
+        write_tensors(part / TENSORS, _tensors(model, optimizer))
+        (part / STATE).write_text(progress.model_dump_json(indent=1))
+    for old in complete(parent)[:-KEPT]:
+        fs.remove(old)
+    return target
+
+
+def restore(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Put weights and optimizer state back as they were. The optimizer's state must be allocated."""
+    read_tensors(checkpoint / TENSORS, _tensors(model, optimizer))
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    return Progress.model_validate_json((checkpoint / STATE).read_bytes())
+
+
+def complete(parent: Path) -> list[Path]:
+    """All checkpoints, oldest first. One that was cut short never got such a name."""
+    return sorted(path for path in parent.glob("update-*") if (path / STATE).is_file())
+
+
+def latest(parent: Path) -> Path | None:
+    found = complete(parent)
+    return found[-1] if found else None
+
+
+def size(parent: Path) -> int:
+    """Bytes that the last checkpoint takes, and the next one will; 0 before the first."""
+    last = latest(parent)
+    return sum(path.stat().st_size for path in last.iterdir()) if last is not None else 0
+
+
+def _is_same(target: Path, progress: Progress) -> bool:
+    if not (target / STATE).is_file():
+        return False
+    stored = read_progress(target)
+    return (stored.windows, len(stored.epochs)) == (progress.windows, len(progress.epochs))
+
+
+def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Trained weights and what AdamW knows about each, by name."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            tensors[f"weight.{name}"] = parameter
+            tensors |= {f"{key}.{name}": value for key, value in optimizer.state[parameter].items()}
+    return tensors

@@ -1,0 +1,205 @@
+"""Whatever a tracker does, its job goes its way. The `wandb` of these tests is a file that crashes, hangs or looks."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pydantic import SecretStr
+
+from onyx.jobs.launch.launcher import ChildSpec
+from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
+from onyx.jobs.models import ClaimedJob
+from onyx.jobs.notify import trackers as tracking
+from onyx.jobs.notify.trackers import Tracking, dismiss, mode_of
+from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.jobs.status import JobStatus
+from onyx.settings import Settings
+from tests.jobs.attempts import tracked_attempt
+from tests.jobs.world import RESULT, World
+from tests.waiting import PATIENCE
+
+KEY = "k" * 40
+HANGS = "import os, pathlib, time\npathlib.Path(os.environ['NOTE']).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+LOOKS = (
+    "import os, pathlib\n"
+    "names = ('WANDB_API_KEY', 'ONYX_WANDB_API_KEY')\n"
+    "pathlib.Path(os.environ['NOTE']).write_text(str([os.environ.get(name) for name in names]))\n"
+    "raise RuntimeError('seen enough')\n"
+)
+
+Library = Callable[[str], Path]
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Installs a `wandb` for this process and its children; where it leaves a note."""
+
+    def install(code: str) -> Path:
+        folder = tmp_path / "library"
+        folder.mkdir()
+        (folder / "wandb.py").write_text(code)
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        monkeypatch.setenv("NOTE", str(tmp_path / "note"))
+        return tmp_path / "note"
+
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    return install
+
+
+async def begin(world: World, home: Path, **settings: Any) -> tuple[ClaimedJob, RunnerContext, Tracking]:
+    """An attempt that runs, with its tracker started."""
+    claimed = await world.running()
+    at = Settings.model_validate({"home": home, "grace_seconds": 0.1} | settings)
+    bench = RunnerContext(settings=at, store=world.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
+    began = Tracking(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease, bench)
+    began.start()
+    return claimed, bench, began
+
+
+async def until(there: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            if there():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def done(bench: RunnerContext) -> None:
+    await asyncio.wait_for(asyncio.gather(*bench.trackers.values()), PATIENCE)
+
+
+async def said(world: World, claimed: ClaimedJob, level: str) -> list[str]:
+    events = await world.store.events.list(claimed.job.id)
+    return [event.message for event in events if event.level == level and "W&B" in event.message]
+
+
+async def status(world: World, claimed: ClaimedJob) -> JobStatus:
+    job = await world.store.jobs.get(claimed.job.id)
+    assert job is not None
+    return job.status
+
+
+async def test_one_that_crashes_is_a_warning(
+    world: World, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    library("raise RuntimeError('no network')")
+    with caplog.at_level(logging.WARNING):
+        claimed, bench, _ = await begin(world, tmp_path)
+        await done(bench)
+    (warning,) = await said(world, claimed, "warn")
+    assert "ended with status 1, the job goes on" in warning
+    assert [record.action for record in caplog.records if hasattr(record, "action")] == ["tracker_failed"]
+    log = bench.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
+    assert "no network" in log.read_text()
+    assert await status(world, claimed) is JobStatus.RUNNING
+
+
+async def test_one_that_hangs_is_killed_and_no_end_waits_for_it(world: World, tmp_path: Path, library: Library) -> None:
+    note = library(HANGS)
+    claimed, bench, began = await begin(world, tmp_path)
+    await until(lambda: note.exists() and note.read_text())
+    tracker = psutil.Process(int(note.read_text()))
+    assert tracker.nice() >= 10
+    began.attempt_over()
+    await world.store.attempts.succeeded(claimed.lease, RESULT)
+    assert tracker.is_running()  # the job has ended, and nobody has waited for this
+    await done(bench)
+    await until(lambda: not tracker.is_running())
+    assert await status(world, claimed) is JobStatus.SUCCEEDED
+    assert bench.trackers == {}
+
+
+async def test_a_runner_that_leaves_takes_it_along(
+    world: World, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "LEAVE_SECONDS", 0.1)
+    note = library(HANGS)
+    _, bench, _ = await begin(world, tmp_path)
+    await until(lambda: note.exists() and note.read_text())
+    tracker = psutil.Process(int(note.read_text()))
+    await dismiss(bench)
+    await until(lambda: not tracker.is_running())
+
+
+async def test_a_launcher_that_breaks_touches_nobody(
+    world: World, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
+) -> None:
+    library("")
+    claimed, bench, _ = await begin(world, tmp_path)
+    bench.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
+    await done(bench)
+    assert "broke off" in caplog.text
+    assert await status(world, claimed) is JobStatus.RUNNING
+
+
+async def test_the_next_attempt_waits_until_the_former_has_told(world: World, tmp_path: Path, library: Library) -> None:
+    note = library(HANGS)
+    claimed, bench, began = await begin(world, tmp_path, grace_seconds=1.0)
+    await until(lambda: note.exists() and note.read_text())
+    former = note.read_text()
+    began.attempt_over()
+    after = Tracking(tracked_attempt(bench.settings.job_dir(claimed.job.id), 2), claimed.lease, bench)
+    after.start()
+    await until(lambda: note.read_text() not in ("", former))
+    assert not psutil.pid_exists(int(former))
+    after.attempt_over()  # only now: its time to leave begins here, and under load an interpreter takes long to start
+    await done(bench)
+
+
+async def test_the_key_reaches_the_tracker_and_nobody_else(
+    world: World, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONYX_WANDB_API_KEY", KEY)
+    note = library(LOOKS)
+    claimed, bench, _ = await begin(world, tmp_path, wandb_api_key=KEY)
+    await done(bench)
+    assert note.read_text() == str([KEY, None])
+    other = ChildSpec(
+        name="onyx-rank-0",
+        target="onyx.jobs.launch.self_test:main",
+        arguments=("say", "ONYX_WANDB_API_KEY"),
+        log=tmp_path / "rank.log",
+    )
+    child = await bench.launcher.start(other)
+    await child.wait()
+    child.close()
+    assert (tmp_path / "rank.log").read_text().startswith("None ")
+    left = [path.read_text() for path in bench.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
+    events = [str(event) for event in await world.store.events.list(claimed.job.id)]
+    assert not any(KEY in text for text in [*left, *events])
+    (told,) = await said(world, claimed, "info")
+    assert told == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("disabled", "Nothing is sent to W&B: this server does not track jobs"),
+        ("online", "Nothing is sent to W&B: wandb is not installed on this server"),
+    ],
+)
+async def test_where_nothing_is_sent_the_job_says_why(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    claimed, bench, _ = await begin(world, tmp_path, wandb_mode=mode)
+    await done(bench)
+    (warning,) = await said(world, claimed, "warn")
+    assert warning.startswith(told)
+
+
+def test_the_mode_follows_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert mode_of(Settings()) == "offline"
+    assert mode_of(Settings(wandb_api_key=SecretStr(KEY))) == "online"
+    assert mode_of(Settings(wandb_api_key=SecretStr(KEY), wandb_mode="disabled")) == "disabled"
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert mode_of(Settings()) == "online"

@@ -1,0 +1,71 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from onyx.jobs.ids import JobKind
+from onyx.jobs.notify.webhook_delivery import WebhookDelivery
+from onyx.settings import Settings
+from tests.jobs.world import SPEC, World
+from tests.waiting import PATIENCE
+
+
+class Receiver:
+    """Answers 500 so many times, then 200."""
+
+    def __init__(self, busy: int) -> None:
+        self.busy = busy
+        self.heard: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        self.heard.append(await reader.readexactly(size))
+        status = b"500 Busy" if len(self.heard) <= self.busy else b"200 OK"
+        writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+
+async def take_out(world: World, tmp_path: Path, **more: Any) -> None:
+    """Let a courier take out all that is due, and wait until it is done."""
+    settings = Settings(home=tmp_path, webhook_secret=SecretStr("whsec_c2VjcmV0"), **more)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        await WebhookDelivery(world.store, settings).take_out(tasks)
+
+
+async def ended(world: World, url: str) -> str:
+    job = await world.store.jobs.create(SPEC.model_copy(update={"webhook_url": url}), "ann", JobKind.FINE_TUNING)
+    await world.store.requests.cancel(job.id)
+    return job.id
+
+
+async def test_news_reach_the_job_and_the_operator(world: World, tmp_path: Path) -> None:
+    receiver = Receiver(busy=1)
+    listening = await asyncio.start_server(receiver, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+    async with listening:
+        job_id = await ended(world, url)
+        await take_out(world, tmp_path, webhook_url=url, webhook_allow_private=True)
+        assert len(receiver.heard) == 2
+        assert not await world.store.webhooks.due()
+        world.clock.ahead += 6
+        assert await world.store.webhooks.due()  # the one that was turned away
+        await take_out(world, tmp_path, webhook_url=url, webhook_allow_private=True)
+    assert len(receiver.heard) == 3
+    assert all(job_id.encode() in body for body in receiver.heard)
+    world.clock.ahead += 10 * 86400.0
+    assert not await world.store.webhooks.due()
+
+
+async def test_a_receiver_in_the_house_hears_nothing(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ended(world, "https://127.0.0.1/?key=hidden")
+    await take_out(world, tmp_path)
+    assert "not on the public network" in caplog.text
+    assert "hidden" not in caplog.text
+    world.clock.ahead += 6
+    assert await world.store.webhooks.due()

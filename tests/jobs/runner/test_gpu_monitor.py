@@ -1,0 +1,124 @@
+"""The cards of this host are those of a real executable called nvidia-smi."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
+from onyx.jobs.process_identity import this_process
+from onyx.jobs.runner import bulletin
+from onyx.jobs.runner import gpu_monitor as vitals
+from onyx.jobs.runner.bulletin import STALE_SECONDS, Bulletin
+from onyx.jobs.runner.device_offers import offer_devices
+from onyx.jobs.runner.gpu_monitor import GpuMonitor, hot
+from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.memory.devices.device import Device
+from onyx.settings import Settings
+from tests.jobs.world import World
+
+CARD = "0, GPU-aaaa, 37, 15360, 1024, 14336, 535.104.05, Tesla T4, 132, Disabled, Disabled, {}, 27.53"
+
+Heat = Callable[[float], None]
+
+
+@pytest.fixture
+def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
+    """A host with one card of the temperature that a test sets."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def set_to(celsius: float) -> None:
+        program = folder / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\necho '{CARD.format(celsius)}'\n")
+        program.chmod(0o755)
+
+    return set_to
+
+
+async def bench_of(world: World, home: Path) -> RunnerContext:
+    """A runner's bench whose one card runs a job."""
+    settings = Settings(home=home)
+    runner_id = await world.store.runners.register(this_process())
+    return RunnerContext(
+        settings=settings,
+        store=world.store,
+        launcher=SubprocessLauncher(),
+        runner_id=runner_id,
+        offered=await offer_devices(settings),
+    )
+
+
+async def warnings(world: World, job_id: str) -> list[str]:
+    events = await world.store.events.list(job_id)
+    return [event.message for event in events if event.level == "warn"]
+
+
+async def running_on_the_card(world: World, bench: RunnerContext) -> str:
+    lent = bench.offered[0].lent
+    job = await world.queued(name=lent.name)
+    claimed = await world.store.claims.claim_queued(bench.runner_id, [lent.model_copy(update={"kind": "cpu"})])
+    assert claimed is not None
+    return job.id
+
+
+async def test_a_hot_card_is_told_to_its_job_once_a_minute(
+    world: World, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heat(84)
+    bench = await bench_of(world, tmp_path)
+    watch = GpuMonitor(bench)
+    job_id = await running_on_the_card(world, bench)
+    await watch.look()
+    assert await warnings(world, job_id) == []
+    heat(91.5)
+    await watch.look()
+    await watch.look()
+    assert await warnings(world, job_id) == ["cuda:0 is at 91.5 °C, above 85 °C: it may slow down"]
+    monkeypatch.setattr(vitals, "WARN_SECONDS", 0.0)
+    await watch.look()
+    assert len(await warnings(world, job_id)) == 2
+    (event,) = await world.store.events.list(job_id, newest_first=True, limit=1)
+    assert event.kind == "message"
+    assert event.data == {"temperatures": {"cuda:0": 91.5}, "limit": 85.0}
+
+
+async def test_a_hot_card_that_nobody_uses_concerns_nobody(world: World, tmp_path: Path, heat: Heat) -> None:
+    heat(99)
+    bench = await bench_of(world, tmp_path)
+    job = await world.queued()
+    await GpuMonitor(bench).look()
+    assert await warnings(world, job.id) == []
+
+
+async def test_a_runner_posts_what_it_sees(world: World, tmp_path: Path, heat: Heat) -> None:
+    heat(50)
+    bench = await bench_of(world, tmp_path)
+    bench.tally.events, bench.tally.trained_tokens = 3, 400
+    await GpuMonitor(bench).look()
+    (posted,) = bulletin.read_all(bench.settings.run_dir)
+    assert (posted.runner_id, posted.events, posted.trained_tokens) == (bench.runner_id, 3, 400)
+    assert posted.gpus[0].temperature == 50
+    bulletin.take_down(bench.settings.run_dir, this_process().host, bench.runner_id)
+    assert bulletin.read_all(bench.settings.run_dir) == []
+
+
+def test_a_dead_runners_bulletin_is_not_read(tmp_path: Path) -> None:
+    old = Bulletin(runner_id="runner-x", host="h", time=time.time() - STALE_SECONDS, events=1, trained_tokens=1)
+    bulletin.post(tmp_path, old)
+    assert bulletin.read_all(tmp_path) == []
+    assert list((tmp_path / "runners").iterdir()) == []
+
+
+def test_a_card_that_does_not_say_is_not_hot() -> None:
+    def card(celsius: float | None) -> Device:
+        return Device(kind="cuda", index=0, name="T4", memory_total=1, memory_free=1, temperature=celsius)
+
+    assert hot([card(None), card(85.0), card(85.1)], 85.0) == [card(85.1)]

@@ -1,0 +1,64 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from onyx.jobs.runner.runner_lock import is_locked, lock_path, locked_by, only_one
+
+
+def test_one_holds_it_and_says_who_it_is(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    assert locked_by(tmp_path) is None
+    with only_one(tmp_path, embedded=True) as first:
+        assert first
+        with only_one(tmp_path, embedded=False) as second:
+            assert not second
+        found = locked_by(tmp_path)
+        assert found is not None
+        assert (found.pid, found.embedded) == (os.getpid(), True)
+    assert not is_locked(tmp_path)
+    assert locked_by(tmp_path) is None, "a file that nobody holds says nothing"
+
+
+def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
+    with only_one(tmp_path, embedded=True):
+        lock_path(tmp_path).write_text('{"pid":')
+        assert is_locked(tmp_path)
+        assert locked_by(tmp_path) is None
+
+
+ASKING = """
+import sys
+from pathlib import Path
+from onyx.jobs.runner.runner_lock import is_locked
+print("up", flush=True)
+while not (Path(sys.argv[1]) / "enough").exists():
+    for _ in range(1000):
+        is_locked(Path(sys.argv[1]))
+"""
+
+
+def test_asking_never_keeps_a_runner_from_starting(tmp_path: Path) -> None:
+    with only_one(tmp_path, embedded=True):
+        askers = [
+            subprocess.Popen([sys.executable, "-c", ASKING, str(tmp_path)], stdout=subprocess.PIPE) for _ in range(2)
+        ]
+    try:
+        for asker in askers:
+            assert asker.stdout is not None
+            assert asker.stdout.readline() == b"up\n"
+        for _ in range(1000):
+            with only_one(tmp_path, embedded=True) as alone:
+                assert alone
+                assert is_locked(tmp_path)
+    finally:
+        (tmp_path / "enough").touch()
+        for asker in askers:
+            asker.communicate()
+
+
+def test_a_process_that_the_holder_starts_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with only_one(tmp_path, embedded=True):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not is_locked(tmp_path)
+    child.communicate(b"\n")

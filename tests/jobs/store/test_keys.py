@@ -1,0 +1,56 @@
+import inspect
+
+import pytest
+from sqlalchemy import text
+
+from onyx.jobs.errors import BadValueError
+from onyx.jobs.store.keys import ApiKey, Scope, digest
+from onyx.jobs.store.store import Store
+from tests.jobs.world import World
+
+
+async def test_a_key_is_told_once_and_stored_hashed(world: World) -> None:
+    key, secret = await world.store.keys.create("laptop", "ann")
+    assert secret.startswith("onyx_")
+    assert len(secret) > 40
+    assert key.opens(secret)
+    assert key.scope is Scope.USER
+    async with world.store.database.engine.connect() as connection:
+        row = (await connection.execute(text("select * from api_key"))).one()
+    assert secret not in str(row)
+    assert row.secret_hash == digest(secret) == key.secret_hash
+
+
+async def test_no_two_keys_are_the_same_and_each_opens_only_itself(store: Store) -> None:
+    made = [await store.keys.create("n", "ann", Scope.ADMIN) for _ in range(5)]
+    for key, _ in made:
+        assert [key.opens(secret) for _, secret in made].count(True) == 1
+        assert not key.opens("")
+        assert not key.opens(key.secret_hash)
+    assert await store.keys.list() == tuple(sorted((key for key, _ in made), key=lambda key: (key.created_at, key.id)))
+
+
+async def test_a_revoked_key_opens_nothing_in_any_process(world: World) -> None:
+    key, secret = await world.store.keys.create("laptop", "ann")
+    assert await world.store.keys.revoke(key.id)
+    assert not await world.store.keys.revoke(key.id)
+    assert not await world.store.keys.revoke("key-nobody")
+    assert not await world.store.keys.revoke("'; --")
+    again = world.another()
+    (listed,) = await again.keys.list()
+    assert listed.revoked_at is not None
+    assert not listed.opens(secret)
+    await again.close()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "line\nbreak", "nul\x00"])
+async def test_names_are_short_and_printable(store: Store, name: str) -> None:
+    with pytest.raises(BadValueError):
+        await store.keys.create(name, "ann")
+    with pytest.raises(BadValueError):
+        await store.keys.create("laptop", name)
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """What takes the same time cannot be timed here; that it is asked for can be read."""
+    assert "hmac.compare_digest" in inspect.getsource(ApiKey.opens)

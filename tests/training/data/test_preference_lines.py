@@ -1,0 +1,137 @@
+"""Preference lines, and every code that says what is wrong with one."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onyx.training.data.findings import Finding
+from onyx.training.data.preference_lines import Preference, check_line
+from onyx.training.data.row_check import Chat, Pair, Text
+
+USER = {"role": "user", "content": "hi"}
+GOOD = {"role": "assistant", "content": "yo"}
+BAD = {"role": "assistant", "content": "what?"}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+CALL = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+RESULT = {"role": "tool", "content": "3"}
+
+
+def openai(**changes: Any) -> dict[str, Any]:
+    row = {"input": {"messages": [USER]}, "preferred_output": [GOOD], "non_preferred_output": [BAD], **changes}
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def found(row: Any, objective: Any = "dpo") -> list[tuple[str, str]]:
+    wrong = check_line(row, objective)
+    assert isinstance(wrong, list), wrong
+    return [(each.code, each.message) for each in wrong]
+
+
+EXPECTED = Preference(Chat([USER, GOOD], [False, True], None), Chat([USER, BAD], [False, True], None))
+
+
+def test_openais_form_by_both_its_names() -> None:
+    assert check_line(openai(), "dpo") == EXPECTED
+    older = {"input": {"messages": [USER]}, "preferred_completion": [GOOD], "non_preferred_completion": [BAD]}
+    assert check_line(older, "dpo") == EXPECTED
+
+
+def test_tools_reach_both_answers_and_an_earlier_turn_is_not_learned() -> None:
+    given_input = {"messages": [USER, GOOD, USER], "tools": TOOLS, "parallel_tool_calls": False}
+    row = openai(input=given_input, preferred_output=[CALL, RESULT, GOOD])
+    pair = check_line(row, "dpo")
+    assert isinstance(pair, Preference)
+    assert isinstance(pair.preferred, Chat)
+    assert isinstance(pair.rejected, Chat)
+    assert pair.preferred.trained == [False, False, False, True, False, True]
+    assert pair.rejected.trained == [False, False, False, True]
+    assert pair.preferred.tools == pair.rejected.tools == TOOLS
+    assert pair.preferred.messages[3]["tool_calls"][0]["function"]["arguments"] == {}
+
+
+def test_the_plain_form_as_texts_as_messages_and_as_whole_chats() -> None:
+    row = {"prompt": "a", "chosen": "b", "rejected": "c", "score": 3}
+    assert check_line(row, "dpo") == Preference(Pair("a", "b"), Pair("a", "c"))
+    assert check_line({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, "dpo") == EXPECTED
+    assert check_line({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "dpo") == EXPECTED
+
+
+def test_what_is_not_for_this_objective_is_left_out_where_the_line_has_both() -> None:
+    both = {"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}
+    assert check_line(both, "sft") == Pair("a", "b")
+    assert check_line(both, "dpo") == Preference(Pair("a", "b"), Pair("a", "c"))
+
+
+@pytest.mark.parametrize("row", [openai(), {"prompt": "a", "chosen": "b", "rejected": "c"}, {"chosen": 3}])
+def test_a_preference_is_nothing_to_imitate(row: dict[str, Any]) -> None:
+    ((code, message),) = found(row, "sft")
+    assert (code, 'set objective to "dpo"' in message) == ("wrong_objective", True)
+
+
+@pytest.mark.parametrize("row", [{"text": "a"}, {"messages": [USER, GOOD]}, {"prompt": "a", "completion": "b"}])
+def test_one_answer_is_no_preference(row: dict[str, Any]) -> None:
+    ((code, message),) = found(row)
+    assert (code, 'set objective to "sft"' in message) == ("wrong_objective", True)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (None, ["data_type"]),
+        ([], ["data_type"]),
+        (Finding("invalid_json", "not JSON"), ["invalid_json"]),
+        ({}, ["missing_messages_list"]),
+        ({"prompt": "a"}, ["missing_messages_list"]),
+        (openai(input=None), ["missing_messages_list"]),
+        (openai(input={"messages": []}), ["missing_messages_list"]),
+        (openai(input={"messages": "hi"}), ["missing_messages_list"]),
+        (openai(preferred_output=None), ["missing_key"]),
+        (openai(preferred_output="yo"), ["data_type"]),
+        (openai(preferred_output=[], non_preferred_output=None), ["data_type", "missing_key"]),
+        (openai(preferred_output=[USER, GOOD]), ["unrecognized_role"]),
+        (openai(preferred_output=[RESULT]), ["example_missing_assistant_message"]),
+        (openai(preferred_output=[{"role": "assistant", "content": ""}]), ["missing_content"]),
+        (openai(preferred_output=[{"role": "bot", "content": "a"}]), ["unrecognized_role"]),
+        (openai(input={"messages": [{"role": "user"}]}), ["message_missing_key"]),
+        (openai(input={"messages": [USER], "tools": 3}), ["data_type"]),
+        (openai(non_preferred_output=[GOOD]), ["identical_answers"]),
+        (openai(chosen="a"), ["ambiguous_format"]),
+        ({"prompt": "a", "chosen": "b"}, ["missing_key"]),
+        ({"prompt": "a", "chosen": "b", "rejected": 3}, ["data_type"]),
+        ({"prompt": "a", "chosen": "b", "rejected": ""}, ["missing_content"]),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, ["identical_answers"]),
+        ({"prompt": "a", "chosen": [GOOD], "rejected": [BAD]}, ["data_type", "data_type"]),
+        ({"chosen": [], "rejected": [USER, BAD]}, ["example_missing_assistant_message", "unrecognized_role"]),
+    ],
+)
+def test_what_is_wrong_is_said(row: Any, expected: list[str]) -> None:
+    assert [code for code, _ in found(row)] == expected
+
+
+def test_a_finding_says_in_which_answer() -> None:
+    ((_, message),) = found(openai(non_preferred_output=[{"role": "assistant", "contnt": "a", "content": "b"}]))
+    assert message == "non_preferred_output: message 1: 'contnt' is no key of a message"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "messages", "tools", "prompt"]), inner, max_size=3)
+    ),
+)
+
+
+@given(
+    row=st.dictionaries(
+        st.sampled_from(
+            ["input", "preferred_output", "non_preferred_completion", "prompt", "chosen", "rejected", "text"]
+        ),
+        json_values,
+    )
+)
+def test_no_json_breaks_it(row: dict[str, Any]) -> None:
+    for objective in ("sft", "dpo"):
+        assert isinstance(check_line(row, objective), Preference | Text | Pair | Chat | list)
