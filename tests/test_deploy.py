@@ -86,14 +86,8 @@ def test_ci_calls_the_targets_that_a_developer_calls() -> None:
 def test_extras_that_are_named_exist() -> None:
     """In docs, in messages and in the image."""
     known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    places: list[Path | str] = [
-        "Dockerfile",
-        "README.md",
-        "Makefile",
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "onyx").rglob("*.py"),
-    ]
-    text = "".join((ROOT / place).read_text() for place in places)
+    files = [ROOT / "Dockerfile", ROOT / "README.md", ROOT / "Makefile"]
+    text = "".join(path.read_text() for path in (*files, *(ROOT / "docs").glob("*.md"), *(ROOT / "onyx").rglob("*.py")))
     named = re.findall(r"'(?:\.|onyx-finetune)\[([\w,]+)\]'", text)
     assert {"postgres", "wandb"} <= {extra for each in named for extra in each.split(",")} <= known
 

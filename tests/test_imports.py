@@ -24,7 +24,7 @@ print(json.dumps(brought))
 LIBRARIES = (
     "onyx.accumulation.functional",
     "onyx.accumulation.engine",
-    "onyx.accumulation.engine",
+    "onyx.accumulation.lightning",
     "onyx.accumulation.system",
     "onyx.accumulation.ads",
 )

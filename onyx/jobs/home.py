@@ -40,6 +40,9 @@ class Home:
     leaving: bool = field(default=False, init=False)
     """This process is about to end."""
 
+    asked_for_runner: bool = field(default=False, init=False)
+    """This process has wanted a runner: while it waits for a job, it sees to it that there is one."""
+
     room: DiskQuota = field(init=False)
     """Whether the disk has room for more of an owner's."""
 
@@ -98,7 +101,7 @@ class Home:
             left = math.inf if seconds is None else seconds - waited
             if left <= 0:
                 break
-            if clock() - kept >= KEEP_SECONDS:
+            if self.asked_for_runner and clock() - kept >= KEEP_SECONDS:
                 await self.keep_runner()
                 kept = clock()
             shortest, longest = LOOK_SECONDS
@@ -128,6 +131,7 @@ class Home:
 
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
+        self.asked_for_runner = True
         if self.settings.embedded_runner and not self.leaving:
             # In a thread: a file system that others are syncing can keep a look at a lock waiting.
             await asyncio.to_thread(start_runner, self.settings)

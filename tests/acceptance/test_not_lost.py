@@ -27,10 +27,10 @@ from tests.acceptance.place import (
     wait_for,
 )
 
-SPEC = lesson(samples=400, epochs=2)
-"""100 updates, a checkpoint every 5."""
+SPEC = lesson(samples=160, epochs=2)
+"""40 updates, a checkpoint every 5."""
 
-MOMENTS = range(6, 70)
+MOMENTS = range(6, 36)
 """Updates after which something is killed: with a checkpoint before, and some way to go."""
 
 

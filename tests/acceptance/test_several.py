@@ -67,13 +67,15 @@ def test_a_database_that_is_away_costs_nothing(two_runners: Place, postgres: Pos
     """Stopped in the middle of a job, for twice the lease: it ends well, with every event."""
 
     async def story(home: Home) -> str:
-        two_runners.hold(20)
-        job = await submit(home, lesson(samples=1200, epochs=3))
+        two_runners.hold(20, 30)
+        job = await submit(home, lesson(samples=320, epochs=1))
         await reached(home, job.id, 20)
         await asyncio.to_thread(postgres.stop)
         two_runners.release(20)
         await asyncio.sleep(2 * two_runners.settings.lease_seconds)  # what is tested is that this may take long
+        await reached(home, job.id, 30)  # it has gone on meanwhile
         await asyncio.to_thread(postgres.start)
+        two_runners.release(30)
         done = await finished(home, job.id)
         assert done.attempt == 2  # one to prepare, one to train: nobody took it away
         events = await home.store.events.list(job.id, limit=1000)

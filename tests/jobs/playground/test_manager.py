@@ -27,8 +27,8 @@ from tests.training.job import make_model
 from tests.waiting import PATIENCE
 
 TINY = PlaygroundModel("onyx/tiny")
-SLOW = PlaygroundModel("num_hidden_layers=12")
-"""So slow that a long answer is never whole before a test has interrupted it."""
+SLOW = PlaygroundModel("num_attention_heads=64-num_key_value_heads=64-head_dim=64")
+"""`make_wide`'s: so slow that a long answer is never whole before a test has interrupted it."""
 
 LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
 SHORT = LONG.model_copy(update={"max_tokens": 4})
@@ -71,7 +71,7 @@ def template(loop: asyncio.Runner) -> Iterator[ForkLauncher]:
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the slow model is."""
-    made = make_model(tmp_path_factory.mktemp("slow"), num_hidden_layers=12)
+    made = make_wide(tmp_path_factory.mktemp("slow"))
     assert made.name == SLOW.name
     return made.parent
 
