@@ -78,7 +78,7 @@ def test_silence_ends_the_child() -> None:
 
 def test_what_a_launcher_hands_down_is_watched() -> None:
     reader, writer = os.pipe()
-    code = "import time; from onyx.training.stop_signals import watch_inherited; watch_inherited(60); time.sleep(30)"
+    code = "import time; from onyx.training.stop_signals import watch_inherited; watch_inherited(900); time.sleep(900)"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         pass_fds=(reader,),
@@ -88,7 +88,7 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     )
     os.close(reader)
     os.close(writer)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (1, "the runner is gone: leaving\n")
 
 
