@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from onyx.api.app import create_app
 from onyx.api.http.audit import AuditLog
 from onyx.settings import Settings
-from tests.acceptance.place import wait_for
 from tests.api.service import AT, make_job, make_key, service
+from tests.waiting import wait_for
 
 
 def lines(at: Settings) -> list[dict[str, Any]]:

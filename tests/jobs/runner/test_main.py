@@ -27,9 +27,10 @@ from onyx.jobs.runner.wakeup import WakeupListener
 from onyx.jobs.status import Request
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
-from tests.acceptance.place import Place, lesson, place, submit, until, wait_for
+from tests.acceptance.runner_home import RunnerHome, runner_home, small_job, submit, until
 from tests.jobs.postgres import PostgresServer
 from tests.jobs.world import World, wrap_call
+from tests.waiting import wait_for
 
 PATIENCE = 60.0
 
@@ -165,15 +166,15 @@ async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(world: World,
 
 
 @pytest.fixture
-def away(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Place, str]]:
+def away(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[RunnerHome, str]]:
     """A place on PostgreSQL, and its database's name."""
     name = "onyx_away"
-    with place(tmp_path, runners=0, database_url=postgres.create(name)) as it:
+    with runner_home(tmp_path, runners=0, database_url=postgres.create(name)) as it:
         yield it, name
 
 
 def test_a_database_that_goes_away_while_a_runner_registers_costs_nothing(
-    postgres: PostgresServer, away: tuple[Place, str]
+    postgres: PostgresServer, away: tuple[RunnerHome, str]
 ) -> None:
     it, name = away
 
@@ -181,7 +182,7 @@ def test_a_database_that_goes_away_while_a_runner_registers_costs_nothing(
         runner = it.start_runner()
         await asyncio.to_thread(wait_for, lambda: " offers " in it.log(), "the runner is there")
         await asyncio.to_thread(postgres.sql, CUT_OFF, name)
-        job = await submit(home, lesson(samples=16))  # to claim it the runner has to be known
+        job = await submit(home, small_job(samples=16))  # to claim it the runner has to be known
         await asyncio.to_thread(
             wait_for, lambda: "no new jobs until it is back" in it.log() or ended(runner), "it tries"
         )
