@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunnerHome:
+class Place:
     """How a contender did over all turns."""
 
     name: str
@@ -35,7 +35,7 @@ class RunnerHome:
         return statistics.median(self.rates)
 
 
-def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[RunnerHome]:
+def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[Place]:
     """All of them, `turns` times, beginning with another one each time."""
     path = lesson.write(folder / "lesson.json")
     scores: dict[str, list[Score]] = {name: [] for name in names}
@@ -48,7 +48,7 @@ def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[
             scores[name].append(made)
             print(f"  turn {turn + 1}: {name}: {made.rate(lesson.skipped):.0f} tokens/s", file=sys.stderr, flush=True)
     return [
-        RunnerHome(
+        Place(
             name=name,
             rates=[each.rate(lesson.skipped) for each in found],
             losses=found[-1].losses,
@@ -96,7 +96,7 @@ def _environment(name: str, path: Path, folder: Path) -> dict[str, str]:
     return own | given | kept | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
 
 
-def ranking(places: list[RunnerHome], base: str) -> str:
+def ranking(places: list[Place], base: str) -> str:
     """Fastest first, as Markdown."""
     against = next(each for each in places if each.name == base)
     rows = []
@@ -107,7 +107,7 @@ def ranking(places: list[RunnerHome], base: str) -> str:
     return table(["contender", "tokens/s", f"× {base}", "spread"], rows)
 
 
-def furthest(ours: RunnerHome, theirs: RunnerHome) -> float:
+def furthest(ours: Place, theirs: Place) -> float:
     """The largest relative difference of two loss curves."""
     pairs = zip(ours.losses, theirs.losses, strict=True)
     return max(abs(mine - other) / abs(other) for mine, other in pairs)
