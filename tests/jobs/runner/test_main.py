@@ -105,11 +105,11 @@ async def running(store: Store, home: Path, launcher: SubprocessLauncher | None 
     close_directory(settings.run_dir)
     launcher = launcher or SubprocessLauncher()
     runner_id = await store.runners.register(this_process())
-    bench = RunnerContext(
+    context = RunnerContext(
         settings=settings, store=store, launcher=launcher, runner_id=runner_id, offered=await offer_devices(settings)
     )
     alarm = WakeupListener(settings.run_dir)
-    runner = Runner(bench, alarm, LaunchService(settings.run_dir, launcher))
+    runner = Runner(context, alarm, LaunchService(settings.run_dir, launcher))
     task = asyncio.create_task(runner.run())
     try:
         yield runner
@@ -135,12 +135,12 @@ async def test_a_defect_is_logged_and_the_task_starts_again(
 async def test_a_lease_is_kept_after_a_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
     claimed = await world.running()
     store = Tripping(world.store, "heartbeat")
-    async with LeaseKeeper(store, claimed.lease) as hold:
+    async with LeaseKeeper(store, claimed.lease) as keeper:
         await asyncio.wait_for(store.again.wait(), PATIENCE)
         await world.store.requests.cancel(claimed.job.id)
-        hold.beat_now()
-        await asyncio.wait_for(hold.news.wait(), PATIENCE)
-        assert hold.request is Request.CANCEL
+        keeper.beat_now()
+        await asyncio.wait_for(keeper.news.wait(), PATIENCE)
+        assert keeper.request is Request.CANCEL
     assert "a defect" in caplog.text
 
 
