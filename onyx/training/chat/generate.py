@@ -71,7 +71,7 @@ class ChatModel:
     def answer(
         self, question: GenerateRequest, tell: Callable[[str], None], wanted: Callable[[], bool]
     ) -> GenerationEnd:
-        """Send the answer piece by piece. UserError when there can be none, AnswerCancelledError when it is not wanted."""
+        """Send the answer piece by piece. UserError when there can be none, AnswerCancelledError when not wanted."""
         prompt = self._prompt(question)
         room = self._room(question, len(prompt))
         teller = _TokenStream(self, len(prompt), VisibleText(question.stop), tell, wanted)

@@ -22,7 +22,7 @@ class Niceness(IntEnum):
     RANK = 19
     """At 10, beside two ranks on two cores, a request took up to 90 ms."""
 
-    PLAYGROUND = 19
+    CHAT = 19
     """Training goes first, and 19 is the largest value."""
 
     TRACKER = 19
