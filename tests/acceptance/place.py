@@ -19,8 +19,8 @@ from onyx.jobs.ids import JobKind
 from onyx.jobs.models import Job
 from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import JobSpec
-from onyx.training.state.metrics import read_rows
 from tests.measured import share_measurements
 
 PATIENCE = 600.0
@@ -144,7 +144,7 @@ def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
 
 async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
     """A job for the runners that a test has started itself."""
-    from onyx.jobs.runner.wakeup import wake_runner
+    from onyx.jobs.wakeup import wake_runner
 
     job = await home.store.jobs.create(spec, owner, JobKind.ACCUMULATION)
     wake_runner(home.settings.run_dir)

@@ -125,7 +125,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
 
 def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
     """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
-    from onyx.training.state.metrics import Metrics, Row
+    from onyx.training.contract.metrics_csv import Metrics, Row
     from onyx.training.stop_signals import Stop
 
     add, listen = Metrics.add, Stop.listen

@@ -4,16 +4,19 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
 from onyx import fs
 from onyx.training.contract.attempt import Attempt
-from onyx.training.rank.rank_group import Ranks
 from onyx.training.state import checkpoint, journal
 from onyx.training.state.events import Events
 from onyx.training.state.journal import Journal, Line
 from onyx.training.state.progress import Progress, Steering
+
+if TYPE_CHECKING:
+    from onyx.training.rank.rank_group import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ class Beginning:
     lines: list[Line]
 
 
-def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
+def find_beginning(attempt: Attempt, ranks: "Ranks") -> Beginning:
     """Rank 0 looks, and all follow: two looks at a directory might not see the same."""
     parent = attempt.job_dir / "checkpoints"
     text = ""
