@@ -17,6 +17,7 @@ from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.models import ClaimedJob, Progress
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event, attempt_dir
 from onyx.training.contract.prepared import PreparedJob
 
@@ -118,8 +119,8 @@ class EventMirror:
         await self._store.events.mirror(self._lease, events)
         self._waiting = []
         self._tokens = self._tally.heard(events, self._tokens)
-        self._metrics += [event for event in events if event.kind == "metrics"]
-        saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
+        self._metrics += [event for event in events if event.kind == event_kinds.METRICS]
+        saved = [event.data["update"] for event in events if event.kind == event_kinds.CHECKPOINT]
         self._saved = max(saved, default=self._saved)
 
     async def _report(self) -> None:

@@ -71,7 +71,7 @@ async def test_each_line_counts_once(
     events = Events(folder / EVENTS)
     for update in (1, 2, 3):
         events.metrics(f"update {update}", numbers(update), last=True)
-    events.say("checkpoint", "saved", {"update": 3})
+    events.emit("checkpoint", "saved", {"update": 3})
     events.close()
 
     await teller.tell()
