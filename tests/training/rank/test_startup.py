@@ -13,6 +13,7 @@ from onyx.training.loss.compiled_loss import CompiledLoss
 from onyx.training.loss.objective import loss_and_correct
 from onyx.training.rank import startup
 from onyx.training.rank.loop import Ending, train
+from onyx.training.rank.step import RankStep
 from onyx.training.state.journal import Line, Place
 from onyx.training.stop_signals import Stop
 from tests.training import uneven
@@ -96,15 +97,15 @@ def test_a_step_that_could_not_be_compiled_is_not_compiled_later(
 ) -> None:
     broken = compiled(job, tmp_path, monkeypatch)
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler")
 
     with inline(broken) as run, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(startup, "fits", fail)
+        patch.setattr(startup, "graph_shapes", fail)
         startup.start(run, run.place())
         assert run.progress.steering.eager
     assert [event.data["eager"] for event in lines(broken, "message")] == [True]
-    monkeypatch.setattr(startup, "fits", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(startup, "graph_shapes", lambda *_, **__: pytest.fail("compiled again"))
     again = run_inline(broken)
     assert again.progress.steering.eager
     plain = job.twin("plain", training={"epochs": 1})
@@ -135,7 +136,14 @@ def test_a_shape_that_does_not_fit_beside_the_compiler_is_not_made_smaller(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = compiled(job, tmp_path, monkeypatch)
-    monkeypatch.setattr(startup, "fits", lambda *_: False)
+    fits = startup.fits
+    tries: list[tuple[int, int]] = []
+
+    def fits_after_the_first(step: RankStep, samples: int, length: int, seconds: dict[int, float]) -> bool:
+        tries.append((samples, length))
+        return len(tries) > 1 and fits(step, samples, length, seconds)
+
+    monkeypatch.setattr(startup, "fits", fits_after_the_first)
     with inline(small) as run:
         startup.start(run, run.place())
         assert run.progress.steering.eager
@@ -146,7 +154,7 @@ def test_after_an_end_without_memory_nothing_is_compiled(
 ) -> None:
     lost = compiled(job, tmp_path, monkeypatch)
     lost.memory_losses = 1
-    monkeypatch.setattr(startup, "fits", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(startup, "graph_shapes", lambda *_, **__: pytest.fail("compiled"))
     with inline(lost) as run:
         startup.start(run, run.place())
     (event,) = lines(lost)
