@@ -10,24 +10,24 @@ from onyx.jobs.published_model import serves
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.runner.train_job import train
 from onyx.jobs.status import JobStatus
-from tests.jobs.prepared import bench_of, running
+from tests.jobs.prepared import context_of, running
 from tests.jobs.world import World
 
 
 class Publishing(SubprocessLauncher):
     """Its ranks have published when they begin to live, and then say no more. The job's owner cancels just then."""
 
-    bench: RunnerContext
+    context: RunnerContext
     job_id: str
 
     async def start(self, work: ChildSpec) -> SubprocessChild:
-        folder = self.bench.settings.job_dir(self.job_id)
+        folder = self.context.settings.job_dir(self.job_id)
         for name in ("model", ".model.123.part", "snapshots/epoch-1"):
             (folder / name).mkdir(parents=True)
             (folder / name / "model.safetensors").write_bytes(b"x")
-        await self.bench.store.requests.cancel(self.job_id)
-        for hold in self.bench.holds:
-            hold.beat_now()
+        await self.context.store.requests.cancel(self.job_id)
+        for keeper in self.context.keepers:
+            keeper.beat_now()
         return await super().start(
             dataclasses.replace(work, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
         )
@@ -39,14 +39,14 @@ def left(folder: Path) -> list[str]:
 
 async def test_a_job_that_is_cancelled_while_it_publishes_leaves_no_model(world: World, tmp_path: Path) -> None:
     launcher = Publishing()
-    bench = launcher.bench = await bench_of(world, tmp_path, launcher=launcher)
-    claimed = await running(world, bench)
+    context = launcher.context = await context_of(world, tmp_path, launcher=launcher)
+    claimed = await running(world, context)
     launcher.job_id = claimed.job.id
-    await asyncio.wait_for(train(claimed, bench), 60)
+    await asyncio.wait_for(train(claimed, context), 60)
     job = await world.store.jobs.get(claimed.job.id)
     assert job is not None
     assert job.status is JobStatus.CANCELLED
-    assert left(bench.settings.job_dir(job.id)) == ["attempts", "snapshots"]
+    assert left(context.settings.job_dir(job.id)) == ["attempts", "snapshots"]
 
 
 async def test_the_model_is_served_after_success_and_snapshots_always(world: World) -> None:

@@ -2,7 +2,7 @@
 
 Its log-probabilities are computed before the first update, in eval mode and with adapters switched off, and kept with
 the job: no second copy of the model is ever needed, later epochs pay nothing, and an attempt that resumes reads the
-numbers that the first one computed. Pairs are done in stretches, so that a kill costs one stretch.
+numbers that the first one computed. PreferencePairs are done in stretches, so that a kill costs one stretch.
 
 How a stretch is cut follows from the plan and the journal. Rank 0 writes a finer cut to the journal before it stores
 the stretch: when a rank dies between the two, the next attempt computes the stretch by that line.
@@ -25,7 +25,7 @@ from onyx.memory.footprint.training_step import log_probabilities
 from onyx.recipe.autocast import autocast
 from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank.run import Run
@@ -34,7 +34,7 @@ from onyx.training.rank.step import RankStep
 from onyx.training.rank.vote import agree_on
 
 STRETCH = 512
-"""Pairs that are done, agreed on and stored together."""
+"""PreferencePairs that are done, agreed on and stored together."""
 
 NUMBERS = "log_probabilities.npy"
 
@@ -47,13 +47,13 @@ class Stretch:
     """Stretches before it: those of the training data come first."""
 
     name: str
-    pairs: Pairs
+    pairs: PreferencePairs
     chosen: Indices
 
 
 def missing_stretches(run: Run) -> list[Stretch]:
     """Fill in what is stored; the stretches that are not, in their order."""
-    if not isinstance(run.step.samples, Pairs):
+    if not isinstance(run.step.samples, PreferencePairs):
         return []
     folder = _folder(run)
     stored = set(json.loads(run.ranks.broadcast(json.dumps(_stored(folder)) if run.ranks.first else "")))
@@ -101,7 +101,7 @@ def _compute(run: Run, stretch: Stretch) -> bool:
     return True
 
 
-def _fill(step: RankStep, pairs: Pairs, share: Indices, budget: int, cost: int) -> FittedCut:
+def _fill(step: RankStep, pairs: PreferencePairs, share: Indices, budget: int, cost: int) -> FittedCut:
     """The reference of a share, all of it cut finer where memory runs out."""
 
     def one(chosen: Indices) -> None:
@@ -141,7 +141,7 @@ def _stretches(run: Run) -> Iterator[Stretch]:
     starts = [
         (part, pairs, start)
         for part, pairs in parts
-        if isinstance(pairs, Pairs)
+        if isinstance(pairs, PreferencePairs)
         for start in range(0, len(pairs), STRETCH)
     ]
     for number, (part, pairs, start) in enumerate(starts):
