@@ -115,7 +115,7 @@ class Opening:
         found = None
         for desk in self._desks.values():
             desk.leaving.set()
-            found = desk.home.leave() or found
+            found = desk.home.stop_runner() or found
         return found
 
     async def _keep_runner(self) -> None:

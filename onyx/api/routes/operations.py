@@ -57,7 +57,7 @@ async def _state(opening: Opening) -> Ready:
 
 async def _runner_lives(desk: AppContext) -> bool:
     """One beside this process, or elsewhere one that reached the store within a lease."""
-    if await asyncio.to_thread(desk.home.runner_is_there):  # a look at a lock's file may have to wait for the disk
+    if await asyncio.to_thread(desk.home.runner_is_alive):  # a look at a lock's file may have to wait for the disk
         return True
     now = await desk.store.now()
     return any(now - runner.reached_at < desk.store.lease_seconds for runner in await desk.store.runners.list())

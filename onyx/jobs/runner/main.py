@@ -154,7 +154,7 @@ class Runner:
             return False
         limit = bench.settings.running_jobs_per_owner
         took = False
-        waiting = await bench.store.claims.waiting()
+        waiting = await bench.store.claims.waiting_phases()
         if JobStatus.VALIDATING in waiting and self._preparing < cpu_cores():
             claimed = await bench.store.claims.claim_validating(bench.runner_id)
             if claimed is not None:
