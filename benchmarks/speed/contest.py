@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.measure import table
 from benchmarks.speed.lesson import Lesson
 from benchmarks.speed.peers import Score, score_of
-from onyx.jobs.launch.fork_launcher import TEMPLATE_ENVIRONMENT
+from onyx.jobs.launch.fork_launcher import FORK_SERVER_ENVIRONMENT
 
 OURS = {"Onyx": "no", "Onyx, compiled": "yes"}
 TIMEOUT_SECONDS = 900
@@ -91,7 +91,7 @@ def _environment(name: str, path: Path, folder: Path) -> dict[str, str]:
     """Ours is the template's; others wait as OpenMP does by itself, which is quickest for one process alone."""
     threads = str(json.loads(path.read_text())["threads"])
     own = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
-    given = TEMPLATE_ENVIRONMENT if name in OURS else {}
+    given = FORK_SERVER_ENVIRONMENT if name in OURS else {}
     kept = {"ONYX_HOME": str(folder / "home"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "peers")}
     return own | given | kept | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
 

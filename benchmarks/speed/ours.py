@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.speed.lesson import Lesson
 from benchmarks.speed.peers import Score
-from onyx.jobs.launch.fork_launcher import TEMPLATE_ENVIRONMENT
+from onyx.jobs.launch.fork_launcher import FORK_SERVER_ENVIRONMENT
 from onyx.memory.devices.device import Device
 from onyx.training.contract.attempt import Attempt, attempt_dir
 from onyx.training.contract.spec import DataSpec, JobSpec, TrainingSpec
@@ -120,7 +120,7 @@ def start(attempt: Attempt, rank: int = 0, core: int | None = None) -> "subproce
     log = (attempt.attempt_dir / f"rank-{rank}.log").open("wb")
     tied = ["taskset", "-c", str(core)] if core is not None else []
     command = [*tied, sys.executable, "-m", "onyx.training.rank.main", str(path), str(rank)]
-    environment = os.environ | TEMPLATE_ENVIRONMENT | {"OMP_NUM_THREADS": threads}
+    environment = os.environ | FORK_SERVER_ENVIRONMENT | {"OMP_NUM_THREADS": threads}
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 

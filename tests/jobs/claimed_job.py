@@ -20,7 +20,7 @@ SAMPLES = 20
 async def make_context(
     harness: StoreHarness, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
 ) -> RunnerContext:
-    """A runner's bench with the CPU of this host."""
+    """A runner's context with the CPU of this host."""
     settings = Settings(home=home, cpu_memory="3GB")
     store = store or harness.store
     return RunnerContext(
@@ -32,15 +32,15 @@ async def make_context(
     )
 
 
-async def claim_job(harness: StoreHarness, bench: RunnerContext) -> ClaimedJob:
-    """The bench's runner holds a job and its device. Nothing else may be waiting."""
+async def claim_job(harness: StoreHarness, context: RunnerContext) -> ClaimedJob:
+    """The context's runner holds a job and its device. Nothing else may be waiting."""
     job = await harness.job()
-    claimed = await harness.store.claims.claim_validating(bench.runner_id)
+    claimed = await harness.store.claims.claim_validating(context.runner_id)
     assert claimed is not None
     share = Share(device="cpu:0", share=1.0, token_budget=64)
     document = PreparedJob(
-        model_dir=bench.settings.home / "model",
-        data_dir=bench.settings.home / "data",
+        model_dir=context.settings.home / "model",
+        data_dir=context.settings.home / "data",
         samples=SAMPLES,
         evaluation_samples=0,
         tokens=100,
@@ -51,8 +51,8 @@ async def claim_job(harness: StoreHarness, bench: RunnerContext) -> ClaimedJob:
         bad_lines=0,
         planned=Planned(plan={"window": 2, "devices": []}, shares=[share], precision="float32"),
     )
-    needs = needs_of(bench.offered, job.spec)
+    needs = needs_of(context.offered, job.spec)
     await harness.store.attempts.report_prepared(claimed.lease, needs, document.model_dump(mode="json"))
-    training = await harness.store.claims.claim_queued(bench.runner_id, bench.lent)
+    training = await harness.store.claims.claim_queued(context.runner_id, context.lent)
     assert training is not None
     return training

@@ -17,17 +17,17 @@ from tests.jobs.store_harness import StoreHarness
 class Publishing(SubprocessLauncher):
     """Its ranks have published when they begin to live, and then say no more. The job's owner cancels just then."""
 
-    bench: RunnerContext
+    context: RunnerContext
     job_id: str
 
     async def start(self, work: ChildSpec) -> SubprocessChild:
-        folder = self.bench.settings.job_dir(self.job_id)
+        folder = self.context.settings.job_dir(self.job_id)
         for name in ("model", ".model.123.part", "snapshots/epoch-1"):
             (folder / name).mkdir(parents=True)
             (folder / name / "model.safetensors").write_bytes(b"x")
-        await self.bench.store.control.cancel(self.job_id)
-        for hold in self.bench.holds:
-            hold.beat_now()
+        await self.context.store.control.cancel(self.job_id)
+        for keeper in self.context.keepers:
+            keeper.beat_now()
         return await super().start(
             dataclasses.replace(work, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
         )
@@ -37,18 +37,16 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_a_job_that_is_cancelled_while_it_publishes_leaves_no_model(
-    harness: StoreHarness, tmp_path: Path
-) -> None:
+async def test_a_job_cancelled_while_it_publishes_leaves_no_model(harness: StoreHarness, tmp_path: Path) -> None:
     launcher = Publishing()
-    bench = launcher.bench = await make_context(harness, tmp_path, launcher=launcher)
-    claimed = await claim_job(harness, bench)
+    context = launcher.context = await make_context(harness, tmp_path, launcher=launcher)
+    claimed = await claim_job(harness, context)
     launcher.job_id = claimed.job.id
-    await asyncio.wait_for(train(claimed, bench), 60)
+    await asyncio.wait_for(train(claimed, context), 60)
     job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None
     assert job.status is JobStatus.CANCELLED
-    assert left(bench.settings.job_dir(job.id)) == ["attempts", "snapshots"]
+    assert left(context.settings.job_dir(job.id)) == ["attempts", "snapshots"]
 
 
 async def test_the_model_is_served_after_success_and_snapshots_always(harness: StoreHarness) -> None:

@@ -82,17 +82,17 @@ def _unsupported(name: str, harmless: tuple[Any, ...]) -> Exception:
 _TINY = "onyx/tiny"
 
 
-async def tried_model(name: str, desk: AppContext, caller: Caller) -> PlaygroundModel:
+async def tried_model(name: str, context: AppContext, caller: Caller) -> PlaygroundModel:
     """`ft:…` names, jobs' ids (`<id>:epoch-2` for a snapshot) and base models; 404 for anything else."""
     if is_fine_tuned(name):
-        found = await find_model(name, desk, caller)
+        found = await find_model(name, context, caller)
         if found is not None:
             return PlaygroundModel(found.spec_model, jobs=(found.job.id,))
     elif is_id(job_id := name.partition(":")[0]):
-        job = await desk.store.jobs.get(job_id, caller.sees)
+        job = await context.store.jobs.get(job_id, caller.sees)
         if job is not None and serves(job, name):
             return PlaygroundModel(name, jobs=(job.id,))
-    elif may_be_base(name, desk.settings) and _is_here(name, desk.settings):
+    elif may_be_base(name, context.settings) and _is_here(name, context.settings):
         return PlaygroundModel(name)
     raise no_model(name)
 

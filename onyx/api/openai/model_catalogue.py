@@ -45,23 +45,23 @@ class Snapshot:
     path: Path
 
 
-async def find_model(name: str, desk: AppContext, caller: Caller) -> FineTunedModel | None:
+async def find_model(name: str, context: AppContext, caller: Caller) -> FineTunedModel | None:
     """The model of this name, if it is the caller's and there."""
     said = read_model_name(name)
-    job = await desk.store.jobs.get(said.job_id, caller.sees) if said is not None else None
+    job = await context.store.jobs.get(said.job_id, caller.sees) if said is not None else None
     if said is None or job is None or model_name(job) != said.model:
         return None
     if said.step is None:
-        path = desk.settings.job_dir(job.id) / "model"
+        path = context.settings.job_dir(job.id) / "model"
         there = job.status is JobStatus.SUCCEEDED and path.is_dir()
         return FineTunedModel(name=name, job=job, path=path, epoch=None) if there else None
-    found = [each for each in await snapshots_of(desk, job) if each.step == said.step]
+    found = [each for each in await snapshots_of(context, job) if each.step == said.step]
     return FineTunedModel(name=name, job=job, path=found[0].path, epoch=found[0].epoch) if found else None
 
 
-async def snapshots_of(desk: AppContext, job: Job) -> list[Snapshot]:
+async def snapshots_of(context: AppContext, job: Job) -> list[Snapshot]:
     """Those that are kept, newest first."""
-    folder = desk.settings.job_dir(job.id) / "snapshots"
+    folder = context.settings.job_dir(job.id) / "snapshots"
     said = [
         Snapshot(
             epoch=event.data["epoch"],
@@ -70,7 +70,7 @@ async def snapshots_of(desk: AppContext, job: Job) -> list[Snapshot]:
             numbers=event.data,
             path=folder / f"epoch-{event.data['epoch']}",
         )
-        for event in await desk.store.events.snapshots(job.id)
+        for event in await context.store.events.snapshots(job.id)
     ]
     return [each for each in said if each.path.is_dir()]
 

@@ -17,7 +17,7 @@ from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher, ended, open
 
 logger = logging.getLogger(__name__)
 
-TEMPLATE_ENVIRONMENT = {
+FORK_SERVER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # read once, when torch loads: active waiting of several ranks is 25 × slower
     "GOMP_SPINCOUNT": "10000",  # but for the microseconds until the next product: a tenth of a step
     "OPENBLAS_NUM_THREADS": "1",
@@ -82,7 +82,7 @@ class ForkLauncher:
         self._listener: asyncio.Task[None] | None = None
 
     @property
-    def template_pid(self) -> int | None:
+    def fork_server_pid(self) -> int | None:
         """The template that runs now."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
@@ -133,7 +133,7 @@ class ForkLauncher:
                 "onyx.jobs.launch.fork_server",
                 str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=inherited() | TEMPLATE_ENVIRONMENT,
+                env=inherited() | FORK_SERVER_ENVIRONMENT,
                 pass_fds=(theirs.fileno(),),
             )
         self._listener = asyncio.create_task(self._listen(ours, self._ready))
@@ -177,7 +177,7 @@ class ForkLauncher:
                 self._take(*heard, ready)
         except Exception:  # without it no end of a child would be heard of: start over with a new template
             logger.exception("the template said what cannot be understood", extra={"action": "template_broken"})
-        self._template_gone(channel, ready)
+        self._fork_server_gone(channel, ready)
 
     def _take(self, message: dict[str, Any], descriptors: list[int], ready: asyncio.Future[None]) -> None:
         if "ready" in message:
@@ -193,7 +193,7 @@ class ForkLauncher:
         for pid in self._ended.keys() & self._children.keys():
             self._children.pop(pid).finish(ended(self._ended.pop(pid)))
 
-    def _template_gone(self, channel: socket.socket, ready: asyncio.Future[None]) -> None:
+    def _fork_server_gone(self, channel: socket.socket, ready: asyncio.Future[None]) -> None:
         """Nobody can say any more how its forks end: they are killed, and count as lost."""
         logger.warning("the template is gone: its %d children count as lost", len(self._children))
         channel.close()

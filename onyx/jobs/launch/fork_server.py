@@ -133,7 +133,7 @@ def unsafe_to_fork() -> str | None:
 def main() -> None:
     """`python -m onyx.jobs.launch.fork_server <socket descriptor>`"""
     set_process_name("onyx-template")
-    niceness.step_back(niceness.TEMPLATE)
+    niceness.step_back(niceness.FORK_SERVER)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     channel = socket.socket(fileno=int(sys.argv[1]))

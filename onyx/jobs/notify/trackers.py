@@ -31,10 +31,10 @@ LEAVE_SECONDS = 5.0
 class Tracking:
     """The tracker of one attempt, from the runner's side."""
 
-    def __init__(self, attempt: Attempt, lease: Lease, bench: RunnerContext) -> None:
+    def __init__(self, attempt: Attempt, lease: Lease, context: RunnerContext) -> None:
         self._attempt = attempt
         self._lease = lease
-        self._bench = bench
+        self._context = context
         self._over = asyncio.Event()
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Tracking:
         asked = self._attempt.spec.wandb
         if asked is None:
             return
-        trackers, job_id = self._bench.trackers, self._lease.job_id
+        trackers, job_id = self._context.trackers, self._lease.job_id
         task = asyncio.create_task(self._run(asked, trackers.get(job_id)))
         trackers[job_id] = task
         task.add_done_callback(lambda done: trackers.pop(job_id) if trackers.get(job_id) is done else None)
@@ -60,14 +60,14 @@ class Tracking:
             logger.exception("the tracker of %s broke off", self._lease.job_id, extra={"action": "tracker_failed"})
 
     async def _track(self, asked: WandbSpec) -> None:
-        mode, lack = mode_of(self._bench.settings), why_not(self._bench.settings)
+        mode, lack = mode_of(self._context.settings), why_not(self._context.settings)
         if lack is not None:
             await self._say(f"Nothing is sent to W&B: {lack}. The job's numbers are in its events", "warn")
             return
         where = f"run {self._lease.job_id} of project {asked.project}"
         kept = "kept with the job for `wandb sync`, this server sends nothing" if mode == "offline" else "sent there"
         await self._say(f"Tracked in W&B as {where}: {kept}", "info")
-        child = await self._bench.launcher.start(self._work(mode))
+        child = await self._context.launcher.start(self._work(mode))
         try:
             ended = await self._watch(child)
         finally:
@@ -85,7 +85,7 @@ class Tracking:
             while not ending.done():
                 child.beat()
                 if over.done() and deadline == float("inf"):
-                    deadline = clock() + self._bench.settings.grace_seconds
+                    deadline = clock() + self._context.settings.grace_seconds
                     with suppress(OSError):  # a full disk: then the deadline ends it
                         (self._attempt.attempt_dir / OVER).touch()
                 if clock() > deadline:
@@ -110,11 +110,11 @@ class Tracking:
     async def _say(self, message: str, level: Literal["info", "warn"]) -> None:
         """An event, if the attempt is still ours to speak of."""
         with suppress(LostAttempt, StoreUnavailableError):
-            await self._bench.store.attempts.add_event(self._lease, message, level=level)
+            await self._context.store.attempts.add_event(self._lease, message, level=level)
 
     def _work(self, mode: str) -> ChildSpec:
         folder = self._attempt.job_dir / "wandb"
-        key = key_of(self._bench.settings)
+        key = key_of(self._context.settings)
         return ChildSpec(
             name="onyx-tracker",
             target=TARGET,
@@ -148,10 +148,10 @@ def why_not(settings: Settings) -> str | None:
     return None
 
 
-async def dismiss(bench: RunnerContext) -> None:
+async def dismiss(context: RunnerContext) -> None:
     """The runner leaves: trackers finish soon, or not at all."""
-    if bench.trackers:
-        _, late = await asyncio.wait(set(bench.trackers.values()), timeout=LEAVE_SECONDS)
+    if context.trackers:
+        _, late = await asyncio.wait(set(context.trackers.values()), timeout=LEAVE_SECONDS)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)

@@ -153,5 +153,5 @@ def _work(settings: Settings, folder: str) -> ChildSpec:
         arguments=(folder,),
         log=settings.run_dir / "try.log",
         environment={"CUDA_VISIBLE_DEVICES": "", "ONYX_HOME": str(settings.home)},
-        niceness=niceness.TRIAL,
+        niceness=niceness.CHAT,
     )

@@ -58,14 +58,14 @@ AWAY_SECONDS = 1.0
 class EventMirror:
     """Mirrors one attempt: its lines, its progress and its checkpoints."""
 
-    def __init__(self, claimed: ClaimedJob, bench: RunnerContext, hold: LeaseKeeper) -> None:
+    def __init__(self, claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper) -> None:
         self._lease = claimed.lease
-        self._store = bench.store
-        self._hold = hold
-        self._tally = bench.tally
+        self._store = context.store
+        self._keeper = keeper
+        self._tally = context.tally
         self._tokens = claimed.job.progress.trained_tokens if claimed.job.progress else 0
         self._tail = EventFileReader(
-            attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS
+            attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS
         )
         self._waiting: list[Event] = []
         """Lines that are not in the store yet."""
@@ -83,12 +83,12 @@ class EventMirror:
         """When the attempt last said anything, on this process's clock."""
 
     async def tell(self) -> None:
-        """Everything new, if the store is there; LostAttempt shows in the hold."""
+        """Everything new, if the store is there; LostAttempt shows in the keeper."""
         fresh = self._tail.read()
         if fresh:
             self.heard_at = time.monotonic()
             self._waiting += fresh
-        if not self._untold or self._hold.lost or time.monotonic() < self._try_again_at:
+        if not self._untold or self._keeper.lost or time.monotonic() < self._try_again_at:
             return
         try:
             await self._mirror()
@@ -97,7 +97,7 @@ class EventMirror:
             self._try_again_at = time.monotonic() + AWAY_SECONDS
             logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
         except LostAttempt:
-            self._hold.lose()
+            self._keeper.lose()
 
     @property
     def _untold(self) -> bool:
@@ -106,7 +106,7 @@ class EventMirror:
     async def tell_all(self) -> None:
         """The rest, however long the store takes to come back."""
         await self.tell()
-        while self._untold and not self._hold.lost:
+        while self._untold and not self._keeper.lost:
             await asyncio.sleep(0.5)
             await self.tell()
 
@@ -177,14 +177,14 @@ def planned_bytes(claimed: ClaimedJob) -> int | None:
     return max((each["high" if each.get("heap") == "roomy" else "expected_peak"] for each in devices), default=None)
 
 
-async def mirror_former_attempts(claimed: ClaimedJob, bench: RunnerContext) -> None:
+async def mirror_former_attempts(claimed: ClaimedJob, context: RunnerContext) -> None:
     """What attempts before this one left in their files: their runner may have died before it could tell."""
-    job_dir = bench.settings.job_dir(claimed.job.id)
+    job_dir = context.settings.job_dir(claimed.job.id)
     for number in range(1, claimed.lease.attempt):
         lines = EventFileReader(attempt_dir(job_dir, number) / EVENTS).read()
         if not lines:
             continue
-        last_line = partial(bench.store.events.last_line, claimed.job.id, number)
+        last_line = partial(context.store.events.last_line, claimed.job.id, number)
         if lines[-1].line > await retry_until_available(last_line):
-            mirror = partial(bench.store.events.mirror_ended, bench.runner_id, claimed.job.id, number, lines)
+            mirror = partial(context.store.events.mirror_ended, context.runner_id, claimed.job.id, number, lines)
             await retry_until_available(mirror)

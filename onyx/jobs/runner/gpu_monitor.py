@@ -24,9 +24,9 @@ WARN_SECONDS = 60.0
 class GpuMonitor:
     """Looks while the runner lives."""
 
-    def __init__(self, bench: RunnerContext) -> None:
-        self._bench = bench
-        self._has_gpus = any(each.here.kind == "cuda" for each in bench.offered)
+    def __init__(self, context: RunnerContext) -> None:
+        self._context = context
+        self._has_gpus = any(each.here.kind == "cuda" for each in context.offered)
         self._warned: dict[Lease, float] = {}
 
     async def run(self) -> None:
@@ -40,25 +40,25 @@ class GpuMonitor:
                     logger.exception("a look at the vitals broke off", extra={"action": "vitals_failed"})
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
-            take_down(self._bench.settings.run_dir, this_process().host, self._bench.runner_id)
+            take_down(self._context.settings.run_dir, this_process().host, self._context.runner_id)
 
     async def look(self) -> None:
         """Once: read the cards, post the bulletin, warn."""
         gpus = await list_gpus_async() if self._has_gpus else []
         bulletin = Bulletin(
-            runner_id=self._bench.runner_id,
+            runner_id=self._context.runner_id,
             host=this_process().host,
             time=time.time(),
-            events=self._bench.tally.events,
-            trained_tokens=self._bench.tally.trained_tokens,
+            events=self._context.tally.events,
+            trained_tokens=self._context.tally.trained_tokens,
             gpus=tuple(gpus),
         )
-        await asyncio.to_thread(post, self._bench.settings.run_dir, bulletin)
-        if too_hot := hot(gpus, self._bench.settings.hot_celsius):
+        await asyncio.to_thread(post, self._context.settings.run_dir, bulletin)
+        if too_hot := hot(gpus, self._context.settings.hot_celsius):
             await self._warn(too_hot)
 
     async def _warn(self, gpus: Sequence[Device]) -> None:
-        lent = await self._bench.store.claims.lent_devices(this_process().host)
+        lent = await self._context.store.claims.lent_devices(this_process().host)
         now = time.monotonic()
         self._warned = {lease: at for lease, at in self._warned.items() if now - at < WARN_SECONDS}
         for lease in set(lent.values()) - set(self._warned):
@@ -68,12 +68,12 @@ class GpuMonitor:
                 await self._tell(lease, its)
 
     async def _tell(self, lease: Lease, gpus: Sequence[Device]) -> None:
-        limit = self._bench.settings.hot_celsius
+        limit = self._context.settings.hot_celsius
         readings = {gpu.label: gpu.temperature for gpu in gpus}
         words = ", ".join(f"{label} is at {degrees:g} °C" for label, degrees in readings.items())
         logger.warning("%s, above %g °C", words, limit, extra=vars(lease) | {"action": "gpu_hot"})
         with contextlib.suppress(LostAttempt):
-            await self._bench.store.attempts.warn(
+            await self._context.store.attempts.warn(
                 lease, f"{words}, above {limit:g} °C: it may slow down", temperatures=readings, limit=limit
             )
 

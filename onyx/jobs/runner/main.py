@@ -80,9 +80,9 @@ class Runner:
     """Everything one host does for the store."""
 
     def __init__(
-        self, bench: RunnerContext, alarm: WakeupListener, errands: LaunchService, *, embedded: bool = False
+        self, context: RunnerContext, alarm: WakeupListener, errands: LaunchService, *, embedded: bool = False
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._alarm = alarm
         self._errands = errands
         self._embedded = embedded
@@ -95,7 +95,7 @@ class Runner:
         """Until it is told to stop; then ranks save and their jobs go back to the queue."""
         others = [asyncio.create_task(supervise(name, work)) for name, work in self._background().items()]
         try:
-            while not self._bench.stopping:
+            while not self._context.stopping:
                 await self._work_or_wait()
         finally:
             self.stop()  # also after a defect: ranks save now, and the runner that replaces this one goes on
@@ -103,25 +103,25 @@ class Runner:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
-            await dismiss(self._bench)
+            await dismiss(self._context)
             with contextlib.suppress(StoreUnavailableError):
-                await self._bench.store.runners.retire(self._bench.runner_id)
+                await self._context.store.runners.retire(self._context.runner_id)
 
     def _background(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What goes on beside claiming. None of it ends while the runner lives: a defect in one starts it again."""
-        bench = self._bench
+        context = self._context
         return {
             "the runner's sign of life": self._stay_alive,
-            "housekeeping": lambda: Housekeeping(bench.settings, bench.store).run(),
-            "the watch over GPUs": lambda: GpuMonitor(bench).run(),
-            "the delivery of webhooks": lambda: WebhookDelivery(bench.store, bench.settings).run(),
+            "housekeeping": lambda: Housekeeping(context.settings, context.store).run(),
+            "the watch over GPUs": lambda: GpuMonitor(context).run(),
+            "the delivery of webhooks": lambda: WebhookDelivery(context.store, context.settings).run(),
         }
 
     def stop(self) -> None:
         """On SIGTERM."""
-        self._bench.stopping = True
-        for hold in self._bench.holds:
-            hold.news.set()
+        self._context.stopping = True
+        for keeper in self._context.keepers:
+            keeper.news.set()
         self._alarm.ring()
 
     async def _work_or_wait(self) -> None:
@@ -132,12 +132,12 @@ class Runner:
         except Exception:  # the next look may go better, and jobs that run must not suffer
             logger.exception("a look for work broke off", extra={"action": "claim_failed"})
         nudged = await self._alarm.wait(POLL_SECONDS)
-        busy = self._tasks or self._bench.trackers
-        if self._embedded and not busy and not companions.living(self._bench.settings.run_dir):
+        busy = self._tasks or self._context.trackers
+        if self._embedded and not busy and not companions.living(self._context.settings.run_dir):
             logger.info("whoever wanted this runner is gone and there is nothing to do: leaving")
-            self._bench.stopping = True
-        for hold in self._bench.holds if nudged else ():
-            hold.beat_now()
+            self._context.stopping = True
+        for keeper in self._context.keepers if nudged else ():
+            keeper.beat_now()
 
     async def _claim_all(self) -> None:
         """Until nothing waits. A runner that the store does not know registers, and claims at its next look."""
@@ -145,34 +145,34 @@ class Runner:
             while await self._claim():
                 pass
         except UnknownRunnerError:
-            self._bench.runner_id = await self._bench.store.runners.register(this_process())
+            self._context.runner_id = await self._context.store.runners.register(this_process())
 
     async def _claim(self) -> bool:
         """Take one job to prepare and one to train, if there are any."""
-        bench = self._bench
+        context = self._context
         if not self._has_room():
             return False
-        limit = bench.settings.running_jobs_per_owner
+        limit = context.settings.running_jobs_per_owner
         took = False
-        waiting = await bench.store.claims.waiting_phases()
+        waiting = await context.store.claims.waiting_phases()
         if JobStatus.VALIDATING in waiting and self._preparing < cpu_cores():
-            claimed = await bench.store.claims.claim_validating(bench.runner_id)
+            claimed = await context.store.claims.claim_validating(context.runner_id)
             if claimed is not None:
                 self._preparing += 1
-                self._start(self._prepare_one(prepare(claimed, bench)), claimed.lease)
+                self._start(self._prepare_one(prepare(claimed, context)), claimed.lease)
                 took = True
         if JobStatus.QUEUED in waiting:
-            claimed = await bench.store.claims.claim_queued(bench.runner_id, bench.lent, max_per_owner=limit)
+            claimed = await context.store.claims.claim_queued(context.runner_id, context.lent, max_per_owner=limit)
             if claimed is not None:
                 if any(device.name.startswith(CPU) for device in claimed.devices):
                     self._errands.make_room()
-                self._start(train(claimed, bench), claimed.lease)
+                self._start(train(claimed, context), claimed.lease)
                 took = True
         return took
 
     def _has_room(self) -> bool:
         """Jobs wait while the disk is nearly full: one that starts then would fail at its first save."""
-        low = is_low(self._bench.settings)
+        low = is_low(self._context.settings)
         if low and not self._low:
             logger.warning("the disk of ONYX_HOME is nearly full: jobs wait", extra={"action": "disk_low"})
         self._low = low
@@ -198,16 +198,16 @@ class Runner:
 
     async def _stay_alive(self) -> None:
         """Be seen, and look after what dead runners left: at once on this host, after a lease elsewhere."""
-        store, here = self._bench.store, this_process()
+        store, here = self._context.store, this_process()
         while True:
             try:
-                record = await store.runners.report_alive(self._bench.runner_id)
+                record = await store.runners.report_alive(self._context.runner_id)
                 for other in await store.runners.list(here.host):
                     if other.id != record.id and other.holder.is_dead(here):
-                        await store.runners.replace_dead(self._bench.runner_id, other)
+                        await store.runners.replace_dead(self._context.runner_id, other)
                         self._alarm.ring()
                 if record.may_expire and (
-                    await store.runners.expire_leases(self._bench.runner_id) or await self._replan()
+                    await store.runners.expire_leases(self._context.runner_id) or await self._replan()
                 ):
                     self._alarm.ring()
             except StoreUnavailableError:
@@ -218,11 +218,13 @@ class Runner:
 
     async def _replan(self) -> bool:
         """Whether jobs whose devices are gone wait for a new plan now."""
-        seconds = self._bench.settings.stranded_seconds
+        seconds = self._context.settings.stranded_seconds
         if time.monotonic() < self._strays_at:
             return False
         self._strays_at = time.monotonic() + seconds / STRAY_LOOKS
-        return bool(await self._bench.store.stranded.replan(self._bench.runner_id, self._bench.lent, after=seconds))
+        return bool(
+            await self._context.store.stranded.replan(self._context.runner_id, self._context.lent, after=seconds)
+        )
 
 
 async def serve(settings: Settings, *, embedded: bool = False) -> None:
@@ -235,7 +237,7 @@ async def serve(settings: Settings, *, embedded: bool = False) -> None:
             warming = asyncio.create_task(launcher.warm())
             warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         runner_id = await retry_until_available(lambda: store.runners.register(this_process()))
-        bench = RunnerContext(
+        context = RunnerContext(
             settings=settings,
             store=store,
             launcher=launcher,
@@ -245,11 +247,11 @@ async def serve(settings: Settings, *, embedded: bool = False) -> None:
         alarm = WakeupListener(settings.run_dir)
         errands = LaunchService(settings.run_dir, launcher)
         await errands.open()
-        runner = Runner(bench, alarm, errands, embedded=embedded)
+        runner = Runner(context, alarm, errands, embedded=embedded)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
-        logger.info("%s offers %s", runner_id, [each.here.label for each in bench.offered])
+        logger.info("%s offers %s", runner_id, [each.here.label for each in context.offered])
         try:
             await runner.run()
         finally:

@@ -20,36 +20,38 @@ from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, PreparedJob, Pre
 TARGET = "onyx.training.prepare.main:main"
 
 
-async def prepare(claimed: ClaimedJob, bench: RunnerContext) -> None:
+async def prepare(claimed: ClaimedJob, context: RunnerContext) -> None:
     """From `validating` to `queued`, or to `failed` with what the user must change."""
-    chosen = choose_devices(bench.offered, claimed.spec)
+    chosen = choose_devices(context.offered, claimed.spec)
     wanted = len(claimed.spec.gpu_ids or ()) or claimed.spec.devices
     if len(chosen) < wanted:
-        await _fail(claimed, bench, _too_few(wanted, bench.offered))
+        await _fail(claimed, context, _too_few(wanted, context.offered))
         return
-    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     request = PrepareRequest(
         spec=claimed.spec,
-        roots=await _roots(bench, claimed),
+        roots=await _roots(context, claimed),
         devices=tuple(each.here for each in chosen),
-        most_rows=bench.settings.most_rows,
+        most_rows=context.settings.most_rows,
         out=folder,
     )
     write_json(folder / "request.json", request)
-    async with LeaseKeeper(bench.store, claimed.lease) as hold:  # first: a cold template can take longer than a lease
-        bench.holds.add(hold)
-        child = await bench.launcher.start(_work(bench, request))
+    async with LeaseKeeper(
+        context.store, claimed.lease
+    ) as keeper:  # first: a cold template can take longer than a lease
+        context.keepers.add(keeper)
+        child = await context.launcher.start(_work(context, request))
         try:
-            ended = await _watch(child, hold, bench)
+            ended = await _watch(child, keeper, context)
         finally:
-            bench.holds.discard(hold)
+            context.keepers.discard(keeper)
             child.close()
-    if not hold.lost:
-        await _report(claimed, bench, hold, ended, chosen)
+    if not keeper.lost:
+        await _report(claimed, context, keeper, ended, chosen)
 
 
-def _work(bench: RunnerContext, request: PrepareRequest) -> ChildSpec:
-    token = bench.settings.hub_token
+def _work(context: RunnerContext, request: PrepareRequest) -> ChildSpec:
+    token = context.settings.hub_token
     return ChildSpec(
         name="onyx-prepare",
         target=TARGET,
@@ -60,34 +62,34 @@ def _work(bench: RunnerContext, request: PrepareRequest) -> ChildSpec:
     )
 
 
-async def _roots(bench: RunnerContext, claimed: ClaimedJob) -> Roots:
-    settings = bench.settings
+async def _roots(context: RunnerContext, claimed: ClaimedJob) -> Roots:
+    settings = context.settings
     own = [settings.home / "uploads"] + ([settings.data_root] if settings.data_root else [])
     return Roots(
         home=settings.home,
         models=settings.model_root,
         data=tuple(own),
-        jobs=await _former_jobs(bench, claimed),
+        jobs=await _former_jobs(context, claimed),
         remote_code=settings.remote_code_models,
     )
 
 
-async def _former_jobs(bench: RunnerContext, claimed: ClaimedJob) -> tuple[str, ...]:
+async def _former_jobs(context: RunnerContext, claimed: ClaimedJob) -> tuple[str, ...]:
     """The job whose model is the base of this one, if that is what its model names and both are the same owner's."""
     job_id = claimed.spec.model.partition(":")[0]
-    former = await retry_until_available(lambda: bench.store.jobs.get(job_id, claimed.job.owner))
+    former = await retry_until_available(lambda: context.store.jobs.get(job_id, claimed.job.owner))
     if former is None or not former.status.terminal or not serves(former, claimed.spec.model):
         return ()
     return (former.id,)
 
 
-async def _watch(child: Child, hold: LeaseKeeper, bench: RunnerContext) -> ChildExit:
+async def _watch(child: Child, keeper: LeaseKeeper, context: RunnerContext) -> ChildExit:
     """Until it ends, is no longer wanted, or takes too long."""
-    deadline = asyncio.get_running_loop().time() + bench.settings.prepare_seconds
+    deadline = asyncio.get_running_loop().time() + context.settings.prepare_seconds
     waiting = asyncio.create_task(child.wait())
     while not waiting.done():
         child.beat()
-        unwanted = hold.lost or hold.request is not None or bench.stopping
+        unwanted = keeper.lost or keeper.request is not None or context.stopping
         if unwanted or asyncio.get_running_loop().time() > deadline:
             child.send(signal.SIGKILL)
         await asyncio.wait({waiting}, timeout=0.2)
@@ -95,12 +97,12 @@ async def _watch(child: Child, hold: LeaseKeeper, bench: RunnerContext) -> Child
 
 
 async def _report(
-    claimed: ClaimedJob, bench: RunnerContext, hold: LeaseKeeper, ended: ChildExit, chosen: tuple[Offered, ...]
+    claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper, ended: ChildExit, chosen: tuple[Offered, ...]
 ) -> None:
-    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     prepared = read_json(folder / "prepared.json", PreparedJob)
     failure = read_json(folder / "error.json", Failure)
-    store, lease = bench.store, claimed.lease
+    store, lease = context.store, claimed.lease
     with suppress(LostAttempt):
         if ended.status == 0 and prepared is not None:
             document, needs = prepared.model_dump(mode="json"), needs_of(chosen, claimed.spec)
@@ -109,16 +111,16 @@ async def _report(
             )
         elif failure is not None:
             await retry_until_available(lambda: store.attempts.report_failed(lease, failure))
-        elif hold.request is StopRequest.CANCEL:
+        elif keeper.request is StopRequest.CANCEL:
             await retry_until_available(lambda: store.attempts.report_cancelled(lease))
         else:
-            outcome = Outcome.SAVED if bench.stopping or hold.request else Outcome.LOST
+            outcome = Outcome.SAVED if context.stopping or keeper.request else Outcome.LOST
             await retry_until_available(lambda: store.attempts.release(lease, outcome))
 
 
-async def _fail(claimed: ClaimedJob, bench: RunnerContext, failure: Failure) -> None:
+async def _fail(claimed: ClaimedJob, context: RunnerContext, failure: Failure) -> None:
     with suppress(LostAttempt):
-        await retry_until_available(lambda: bench.store.attempts.report_failed(claimed.lease, failure))
+        await retry_until_available(lambda: context.store.attempts.report_failed(claimed.lease, failure))
 
 
 def _too_few(wanted: int, offered: tuple[Offered, ...]) -> Failure:

@@ -38,7 +38,7 @@ class RunnerContext:
     launcher: Launcher
     runner_id: str
     offered: tuple[Offered, ...]
-    holds: set[LeaseKeeper] = field(default_factory=set)
+    keepers: set[LeaseKeeper] = field(default_factory=set)
     """Leases in hand, to be asked about when somebody nudges."""
 
     tally: JobTally = field(default_factory=JobTally)

@@ -41,13 +41,13 @@ BREAK_SECONDS = 5.0
 class Training:
     """An attempt while it runs."""
 
-    def __init__(self, claimed: ClaimedJob, bench: RunnerContext, hold: LeaseKeeper) -> None:
+    def __init__(self, claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper) -> None:
         self.claimed = claimed
-        self.bench = bench
-        self.hold = hold
-        self.attempt: Attempt = build_attempt(claimed, bench.offered, bench.settings)
-        self.teller = EventMirror(claimed, bench, hold)
-        self.tracking = Tracking(self.attempt, claimed.lease, bench)
+        self.context = context
+        self.keeper = keeper
+        self.attempt: Attempt = build_attempt(claimed, context.offered, context.settings)
+        self.teller = EventMirror(claimed, context, keeper)
+        self.tracking = Tracking(self.attempt, claimed.lease, context)
         self.children: list[Child] = []
         self._ended: list[asyncio.Task[ChildExit]] = []
         self._kills = oom_kills()
@@ -64,7 +64,7 @@ class Training:
         beating = asyncio.create_task(supervise("the beat for ranks", self._beat))
         try:
             for rank in range(len(self.attempt.shares)):
-                child = await self.bench.launcher.start(rank_work(self.attempt, rank))
+                child = await self.context.launcher.start(rank_work(self.attempt, rank))
                 self.children.append(child)
                 self._ended.append(asyncio.create_task(child.wait()))
             self.tracking.start()
@@ -90,15 +90,15 @@ class Training:
         while not all(task.done() for task in self._ended):
             await self.teller.tell()
             self._decide()
-            self.hold.news.clear()
+            self.keeper.news.clear()
             running = [task for task in self._ended if not task.done()]
-            news = asyncio.create_task(self.hold.news.wait())
+            news = asyncio.create_task(self.keeper.news.wait())
             await asyncio.wait({*running, news}, timeout=TICK, return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
 
     def _decide(self) -> None:
         """What the ranks must be told now, if anything."""
-        if self.hold.lost or self.hold.request is StopRequest.CANCEL or self._one_died():
+        if self.keeper.lost or self.keeper.request is StopRequest.CANCEL or self._one_died():
             # Nothing that they could still save would be used, or the others wait for one that is gone.
             self.send(signal.SIGKILL)
             return
@@ -107,7 +107,7 @@ class Training:
         if overdue is not None and self._failure is None:
             self._failure = overdue
             self.send(signal.SIGKILL)
-        elif self.hold.request is StopRequest.PAUSE or self.bench.stopping:
+        elif self.keeper.request is StopRequest.PAUSE or self.context.stopping:
             self._stop()
 
     def _stop(self) -> None:
@@ -115,7 +115,7 @@ class Training:
         if self._told_to_stop is None:
             self._told_to_stop = time.monotonic()
             self.send(signal.SIGTERM)
-        elif time.monotonic() - self._told_to_stop > self.bench.settings.grace_seconds:
+        elif time.monotonic() - self._told_to_stop > self.context.settings.grace_seconds:
             self.send(signal.SIGKILL)
 
     def _one_died(self) -> bool:
@@ -136,12 +136,12 @@ class Training:
                 code="time_limit", message=f"the job ran for its time limit of {limit:g} seconds: give it more"
             )
         silent = time.monotonic() - self.teller.heard_at
-        if silent > self.bench.settings.stuck_seconds:
+        if silent > self.context.settings.stuck_seconds:
             return Failure(code="stuck", message=f"no progress for {silent:.0f} seconds: see the logs of its ranks")
         return None
 
     def _hand_over_config(self) -> None:
-        config = self.hold.config
+        config = self.keeper.config
         if config is None or config.seq <= self._config_seq:
             return
         self._config_seq = config.seq
@@ -156,20 +156,20 @@ class Training:
             child.send(number)
 
 
-async def train(claimed: ClaimedJob, bench: RunnerContext) -> None:
+async def train(claimed: ClaimedJob, context: RunnerContext) -> None:
     """From `running` to wherever the attempt leads. Writes nothing once the attempt is somebody else's."""
     with suppress(LostAttempt):
-        await mirror_former_attempts(claimed, bench)
-        async with LeaseKeeper(bench.store, claimed.lease) as hold:
-            bench.holds.add(hold)
+        await mirror_former_attempts(claimed, context)
+        async with LeaseKeeper(context.store, claimed.lease) as keeper:
+            context.keepers.add(keeper)
             try:
-                training = Training(claimed, bench, hold)
+                training = Training(claimed, context, keeper)
                 verdict = await training.run()
                 await training.teller.tell_all()
             finally:
-                bench.holds.discard(hold)
-            if not hold.lost:
-                await _record(claimed, bench, hold, verdict)
+                context.keepers.discard(keeper)
+            if not keeper.lost:
+                await _record(claimed, context, keeper, verdict)
                 return
     logger.warning(
         "attempt %d at %s is no longer this runner's: its ranks are gone and it writes nothing",
@@ -179,22 +179,22 @@ async def train(claimed: ClaimedJob, bench: RunnerContext) -> None:
     )
 
 
-async def _record(claimed: ClaimedJob, bench: RunnerContext, hold: LeaseKeeper, verdict: Verdict) -> None:
-    store, lease = bench.store, claimed.lease
-    how = f"stopped to {hold.request}" if hold.request else str(verdict.outcome)
+async def _record(claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper, verdict: Verdict) -> None:
+    store, lease = context.store, claimed.lease
+    how = f"stopped to {keeper.request}" if keeper.request else str(verdict.outcome)
     logger.info("%s: %s (%s)", claimed.job.id, how, verdict.why, extra={"action": "attempt_ended"})
     if verdict.result is not None:
         result = verdict.result
-        await leave_result_file(store, bench.settings, claimed.job, result)
+        await leave_result_file(store, context.settings, claimed.job, result)
         job = await retry_until_available(lambda: store.attempts.report_succeeded(lease, result))
     elif verdict.failure is not None:
         failure = verdict.failure
         job = await retry_until_available(lambda: store.attempts.report_failed(lease, failure))
-    elif hold.request is StopRequest.CANCEL:
+    elif keeper.request is StopRequest.CANCEL:
         job = await retry_until_available(lambda: store.attempts.report_cancelled(lease))
-    elif hold.request is StopRequest.PAUSE:
+    elif keeper.request is StopRequest.PAUSE:
         job = await retry_until_available(lambda: store.attempts.report_paused(lease))
     else:
         job = await retry_until_available(lambda: store.attempts.release(lease, verdict.outcome))
     if job.status.terminal and job.status is not JobStatus.SUCCEEDED:
-        await withdraw_model(bench.settings, job.id)
+        await withdraw_model(context.settings, job.id)

@@ -2,7 +2,7 @@
 
 import os
 
-TEMPLATE = 5
+FORK_SERVER = 5
 """It imports torch, which takes seconds of a core: a service that starts beside it is ready first."""
 
 HELPER = 10
@@ -11,7 +11,7 @@ HELPER = 10
 RANK = 19
 """Beside two ranks on two cores an answer took up to 90 ms at 10."""
 
-TRIAL = 19
+CHAT = 19
 """Trainings come first, and there is no place behind theirs."""
 
 TRACKER = 19

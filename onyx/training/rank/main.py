@@ -15,8 +15,8 @@ from transformers.utils import logging as transformers_logging
 
 from onyx import fs
 from onyx.accumulation.exchange import Ballot
+from onyx.accumulation.loss_scaling import Scaling, TorchScaling, Unscaled
 from onyx.accumulation.precision import Precision, grad_scaler
-from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 from onyx.memory.devices.cpu import is_out_of_memory
 from onyx.training import stop_signals as lifeline
 from onyx.training.contract import niceness

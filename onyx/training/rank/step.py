@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from onyx.accumulation.scaling import Scaling, TorchScaling
+from onyx.accumulation.loss_scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
 from onyx.memory.footprint.training_step import Batch
 from onyx.recipe.autocast import autocast

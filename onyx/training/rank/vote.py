@@ -57,9 +57,9 @@ def agree(run: Run, share: ShareResult, place: Place) -> Agreed:
         clipping=_told_clipping(change),
     )
     run.pace.end()  # reading the losses has waited for the device; what comes now is waiting for others
-    ballot = Ballot(failed=share.stuck > 0, stop=run.worker.stop.requested, told=mine.numbers())
+    ballot = Ballot(failed=share.stuck > 0, stop=run.worker.stop.requested, numbers=mine.numbers())
     result = run.ranks.vote(ballot, run.worker.parameters)
-    told = heard(result.told)
+    told = heard(result.numbers)
     if result.failed:
         _refuse(run, told)
     _lower_budgets(run, place, run.progress.steering.budgets, told)
@@ -76,8 +76,8 @@ def agree_on(
     `budgets` are those that the ranks began with. Lower ones are in the journal before the numbers are used.
     """
     mine = (*_told_of(fitted).numbers(), *numbers)
-    result = run.ranks.vote(Ballot(failed=fitted.stuck > 0, stop=run.worker.stop.requested, told=mine))
-    said = [result.told[start : start + len(mine)] for start in range(0, len(result.told), len(mine))]
+    result = run.ranks.vote(Ballot(failed=fitted.stuck > 0, stop=run.worker.stop.requested, numbers=mine))
+    said = [result.numbers[start : start + len(mine)] for start in range(0, len(result.numbers), len(mine))]
     own = len(mine) - len(numbers)
     told = [heard(each[:own])[0] for each in said]
     if result.failed:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.api import app_context as desk_module
+from onyx.api import app_context
 from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
 from onyx.api.routes.stats import MOST_SESSIONS, efficiency, running_jobs
@@ -21,7 +21,7 @@ from tests.api.service import AT, make_job, make_key, service
 def test_the_numbers_of_one_job(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"update": 1, "loss": 2.0, "gradient_norm": 0.5, "seconds": 0.25, "peak_bytes": 2 * 10**9}
     told = Event(line=1, time=1.0, kind="metrics", message="update 1", data=data)
-    monkeypatch.setattr(desk_module, "STATS_SECONDS", 0.0)
+    monkeypatch.setattr(app_context, "STATS_SECONDS", 0.0)
     with service(here) as client:
         job = make_job(client)
         assert client.get(f"{AT}/stats/{job}").json()["gradient_norms"] == []
@@ -72,8 +72,8 @@ def shares(at: Settings, caller: Caller = ADMIN) -> list[float]:
     async def story() -> list[float]:
         home = await Home.open(at)
         try:
-            desk = AppContext(home)
-            return list((await efficiency(desk, await running_jobs(desk, caller))).values())
+            context = AppContext(home)
+            return list((await efficiency(context, await running_jobs(context, caller))).values())
         finally:
             await home.close()
 

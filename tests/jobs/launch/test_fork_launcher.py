@@ -94,14 +94,14 @@ def test_a_fresh_interpreter(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_fork_of_the_template(tmp_path: Path) -> None:
+def test_a_fork_of_the_fork_server(tmp_path: Path) -> None:
     async def run() -> None:
         async with launching(ForkLauncher) as launcher:
             await life(launcher, tmp_path)
             await many_at_once(launcher, tmp_path)
             assert isinstance(launcher, ForkLauncher)
             await it_ends_before_the_launcher_hears_of_it(launcher, tmp_path)
-            await the_template_dies(launcher, tmp_path)
+            await the_fork_server_dies(launcher, tmp_path)
         assert "hello True" in (tmp_path / "logs" / "child.log").read_text()  # torch was there already
 
     asyncio.run(run())
@@ -111,7 +111,7 @@ async def it_ends_before_the_launcher_hears_of_it(launcher: ForkLauncher, folder
     """It ran once, and is not started again."""
     starting = asyncio.create_task(launcher.start(rehearsal(folder, "say", "ONYX_WORD", ONYX_WORD="once")))
     await asyncio.sleep(0)  # the template has the request; from here on this loop stands still
-    _reaped(psutil.Process(launcher.template_pid), folder / "logs" / "child.log")
+    _reaped(psutil.Process(launcher.fork_server_pid), folder / "logs" / "child.log")
     await comes_to(await starting, ChildExit(0))
     assert (folder / "logs" / "child.log").read_text().count("once") == 1
 
@@ -124,11 +124,11 @@ def _reaped(template: psutil.Process, log: Path) -> None:
         time.sleep(0.01)
 
 
-async def the_template_dies(launcher: ForkLauncher, folder: Path) -> None:
+async def the_fork_server_dies(launcher: ForkLauncher, folder: Path) -> None:
     """Its children count as lost, and the next child comes from a new template."""
     child = await launcher.start(rehearsal(folder, "wait"))
-    assert launcher.template_pid is not None
-    os.kill(launcher.template_pid, signal.SIGKILL)
+    assert launcher.fork_server_pid is not None
+    os.kill(launcher.fork_server_pid, signal.SIGKILL)
     assert await asyncio.wait_for(child.wait(), PATIENCE) == ChildExit(None)
     await comes_to(await launcher.start(rehearsal(folder, "exit", "3")), ChildExit(3))
 

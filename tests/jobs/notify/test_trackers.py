@@ -58,10 +58,10 @@ async def begin(harness: StoreHarness, home: Path, **settings: Any) -> tuple[Cla
     """An attempt that runs, with its tracker started."""
     claimed = await harness.running()
     at = Settings.model_validate({"home": home, "grace_seconds": 0.1} | settings)
-    bench = RunnerContext(settings=at, store=harness.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
-    began = Tracking(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease, bench)
+    context = RunnerContext(settings=at, store=harness.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
+    began = Tracking(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease, context)
     began.start()
-    return claimed, bench, began
+    return claimed, context, began
 
 
 async def until(there: Callable[[], Any], seconds: float = PATIENCE) -> None:
@@ -72,8 +72,8 @@ async def until(there: Callable[[], Any], seconds: float = PATIENCE) -> None:
             await asyncio.sleep(0.02)
 
 
-async def done(bench: RunnerContext) -> None:
-    await asyncio.wait_for(asyncio.gather(*bench.trackers.values()), PATIENCE)
+async def done(context: RunnerContext) -> None:
+    await asyncio.wait_for(asyncio.gather(*context.trackers.values()), PATIENCE)
 
 
 async def said(harness: StoreHarness, claimed: ClaimedJob, level: str) -> list[str]:
@@ -92,31 +92,31 @@ async def test_one_that_crashes_is_a_warning(
 ) -> None:
     library("raise RuntimeError('no network')")
     with caplog.at_level(logging.WARNING):
-        claimed, bench, _ = await begin(harness, tmp_path)
-        await done(bench)
+        claimed, context, _ = await begin(harness, tmp_path)
+        await done(context)
     (warning,) = await said(harness, claimed, "warn")
     assert "ended with status 1, the job goes on" in warning
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["tracker_failed"]
-    log = bench.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
+    log = context.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
     assert "no network" in log.read_text()
     assert await status(harness, claimed) is JobStatus.RUNNING
 
 
-async def test_one_that_hangs_is_killed_and_no_end_waits_for_it(
+async def test_a_hanging_tracker_is_killed_and_delays_no_end(
     harness: StoreHarness, tmp_path: Path, library: Library
 ) -> None:
     note = library(HANGS)
-    claimed, bench, began = await begin(harness, tmp_path)
+    claimed, context, began = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
     tracker = psutil.Process(int(note.read_text()))
     assert tracker.nice() >= 10
     began.attempt_over()
     await harness.store.attempts.report_succeeded(claimed.lease, RESULT)
     assert tracker.is_running()  # the job has ended, and nobody has waited for this
-    await done(bench)
+    await done(context)
     await until(lambda: not tracker.is_running())
     assert await status(harness, claimed) is JobStatus.SUCCEEDED
-    assert bench.trackers == {}
+    assert context.trackers == {}
 
 
 async def test_a_runner_that_leaves_takes_it_along(
@@ -124,10 +124,10 @@ async def test_a_runner_that_leaves_takes_it_along(
 ) -> None:
     monkeypatch.setattr(tracking, "LEAVE_SECONDS", 0.1)
     note = library(HANGS)
-    _, bench, _ = await begin(harness, tmp_path)
+    _, context, _ = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
     tracker = psutil.Process(int(note.read_text()))
-    await dismiss(bench)
+    await dismiss(context)
     await until(lambda: not tracker.is_running())
 
 
@@ -135,27 +135,27 @@ async def test_a_launcher_that_breaks_touches_nobody(
     harness: StoreHarness, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     library("")
-    claimed, bench, _ = await begin(harness, tmp_path)
-    bench.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
-    await done(bench)
+    claimed, context, _ = await begin(harness, tmp_path)
+    context.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
+    await done(context)
     assert "broke off" in caplog.text
     assert await status(harness, claimed) is JobStatus.RUNNING
 
 
-async def test_the_next_attempt_waits_until_the_former_has_told(
+async def test_the_next_attempt_waits_for_the_last_ones_tracker(
     harness: StoreHarness, tmp_path: Path, library: Library
 ) -> None:
     note = library(HANGS)
-    claimed, bench, began = await begin(harness, tmp_path, grace_seconds=1.0)
+    claimed, context, began = await begin(harness, tmp_path, grace_seconds=1.0)
     await until(lambda: note.exists() and note.read_text())
     former = note.read_text()
     began.attempt_over()
-    after = Tracking(tracked_attempt(bench.settings.job_dir(claimed.job.id), 2), claimed.lease, bench)
+    after = Tracking(tracked_attempt(context.settings.job_dir(claimed.job.id), 2), claimed.lease, context)
     after.start()
     await until(lambda: note.read_text() not in ("", former))
     assert not psutil.pid_exists(int(former))
     after.attempt_over()  # only now: its time to leave begins here, and under load an interpreter takes long to start
-    await done(bench)
+    await done(context)
 
 
 async def test_the_key_reaches_the_tracker_and_nobody_else(
@@ -163,8 +163,8 @@ async def test_the_key_reaches_the_tracker_and_nobody_else(
 ) -> None:
     monkeypatch.setenv("ONYX_WANDB_API_KEY", KEY)
     note = library(LOOKS)
-    claimed, bench, _ = await begin(harness, tmp_path, wandb_api_key=KEY)
-    await done(bench)
+    claimed, context, _ = await begin(harness, tmp_path, wandb_api_key=KEY)
+    await done(context)
     assert note.read_text() == str([KEY, None])
     other = ChildSpec(
         name="onyx-rank-0",
@@ -172,11 +172,11 @@ async def test_the_key_reaches_the_tracker_and_nobody_else(
         arguments=("say", "ONYX_WANDB_API_KEY"),
         log=tmp_path / "rank.log",
     )
-    child = await bench.launcher.start(other)
+    child = await context.launcher.start(other)
     await child.wait()
     child.close()
     assert (tmp_path / "rank.log").read_text().startswith("None ")
-    left = [path.read_text() for path in bench.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
+    left = [path.read_text() for path in context.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
     events = [str(event) for event in await harness.store.events.list(claimed.job.id)]
     assert not any(KEY in text for text in [*left, *events])
     (told,) = await said(harness, claimed, "info")
@@ -194,8 +194,8 @@ async def test_where_nothing_is_sent_the_job_says_why(
     harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    claimed, bench, _ = await begin(harness, tmp_path, wandb_mode=mode)
-    await done(bench)
+    claimed, context, _ = await begin(harness, tmp_path, wandb_mode=mode)
+    await done(context)
     (warning,) = await said(harness, claimed, "warn")
     assert warning.startswith(told)
 

@@ -63,10 +63,10 @@ async def test_each_line_counts_once(
     monkeypatch.setattr(telling, "AWAY_SECONDS", 0.0)
     calls = set(CALLS if call == "each" else (call,))
     store = Away(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
-    bench = await make_context(harness, tmp_path, store=store)
-    claimed = await claim_job(harness, bench)
-    teller = EventMirror(claimed, bench, LeaseKeeper(store, claimed.lease))
-    folder = attempt_dir(bench.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+    context = await make_context(harness, tmp_path, store=store)
+    claimed = await claim_job(harness, context)
+    teller = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
+    folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     folder.mkdir(parents=True)
     events = Events(folder / EVENTS)
     for update in (1, 2, 3):
@@ -85,7 +85,7 @@ async def test_each_line_counts_once(
     assert job.progress is not None
     assert (job.progress.update, job.progress.norms, job.progress.mean_gradient_norm) == (4, 4, 2.5)
     assert job.checkpoint_update == 3
-    assert (bench.tally.events, bench.tally.trained_tokens) == (5, 400)
+    assert (context.tally.events, context.tally.trained_tokens) == (5, 400)
     kinds = [event.kind for event in await harness.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
     assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]
 

@@ -44,7 +44,7 @@ def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
 
 
 async def make_context(harness: StoreHarness, home: Path) -> RunnerContext:
-    """A runner's bench whose one card runs a job."""
+    """A runner's context whose one card runs a job."""
     settings = Settings(home=home)
     runner_id = await harness.store.runners.register(this_process())
     return RunnerContext(
@@ -61,10 +61,10 @@ async def warnings(harness: StoreHarness, job_id: str) -> list[str]:
     return [event.message for event in events if event.level == "warn"]
 
 
-async def running_on_the_card(harness: StoreHarness, bench: RunnerContext) -> str:
-    lent = bench.offered[0].lent
+async def running_on_the_card(harness: StoreHarness, context: RunnerContext) -> str:
+    lent = context.offered[0].lent
     job = await harness.queued(name=lent.name)
-    claimed = await harness.store.claims.claim_queued(bench.runner_id, [lent.model_copy(update={"kind": "cpu"})])
+    claimed = await harness.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
     assert claimed is not None
     return job.id
 
@@ -73,9 +73,9 @@ async def test_a_hot_card_is_told_to_its_job_once_a_minute(
     harness: StoreHarness, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heat(84)
-    bench = await make_context(harness, tmp_path)
-    watch = GpuMonitor(bench)
-    job_id = await running_on_the_card(harness, bench)
+    context = await make_context(harness, tmp_path)
+    watch = GpuMonitor(context)
+    job_id = await running_on_the_card(harness, context)
     await watch.look()
     assert await warnings(harness, job_id) == []
     heat(91.5)
@@ -92,22 +92,22 @@ async def test_a_hot_card_is_told_to_its_job_once_a_minute(
 
 async def test_a_hot_card_that_nobody_uses_concerns_nobody(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(99)
-    bench = await make_context(harness, tmp_path)
+    context = await make_context(harness, tmp_path)
     job = await harness.queued()
-    await GpuMonitor(bench).look()
+    await GpuMonitor(context).look()
     assert await warnings(harness, job.id) == []
 
 
 async def test_a_runner_posts_what_it_sees(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(50)
-    bench = await make_context(harness, tmp_path)
-    bench.tally.events, bench.tally.trained_tokens = 3, 400
-    await GpuMonitor(bench).look()
-    (posted,) = bulletin.read_all(bench.settings.run_dir)
-    assert (posted.runner_id, posted.events, posted.trained_tokens) == (bench.runner_id, 3, 400)
+    context = await make_context(harness, tmp_path)
+    context.tally.events, context.tally.trained_tokens = 3, 400
+    await GpuMonitor(context).look()
+    (posted,) = bulletin.read_all(context.settings.run_dir)
+    assert (posted.runner_id, posted.events, posted.trained_tokens) == (context.runner_id, 3, 400)
     assert posted.gpus[0].temperature == 50
-    bulletin.take_down(bench.settings.run_dir, this_process().host, bench.runner_id)
-    assert bulletin.read_all(bench.settings.run_dir) == []
+    bulletin.take_down(context.settings.run_dir, this_process().host, context.runner_id)
+    assert bulletin.read_all(context.settings.run_dir) == []
 
 
 def test_a_dead_runners_bulletin_is_not_read(tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ from onyx.jobs.runner.wakeup import WakeupListener
 from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
-from tests.acceptance.place import Place, lesson, place, submit, until, wait_for
+from tests.acceptance.runner_home import RunnerHome, runner_home, small_job, submit, until
 from tests.jobs.postgres import PostgresServer
 from tests.jobs.store_harness import StoreHarness, wrap_call
+from tests.waiting import wait_for
 
 PATIENCE = 60.0
 
@@ -104,11 +105,11 @@ async def running(store: Store, home: Path, launcher: SubprocessLauncher | None 
     close_directory(settings.run_dir)
     launcher = launcher or SubprocessLauncher()
     runner_id = await store.runners.register(this_process())
-    bench = RunnerContext(
+    context = RunnerContext(
         settings=settings, store=store, launcher=launcher, runner_id=runner_id, offered=await offer_devices(settings)
     )
     alarm = WakeupListener(settings.run_dir)
-    runner = Runner(bench, alarm, LaunchService(settings.run_dir, launcher))
+    runner = Runner(context, alarm, LaunchService(settings.run_dir, launcher))
     task = asyncio.create_task(runner.run())
     try:
         yield runner
@@ -134,12 +135,12 @@ async def test_a_defect_is_logged_and_the_task_starts_again(
 async def test_a_lease_is_kept_after_a_defect(harness: StoreHarness, caplog: pytest.LogCaptureFixture) -> None:
     claimed = await harness.running()
     store = Tripping(harness.store, "heartbeat")
-    async with LeaseKeeper(store, claimed.lease) as hold:
+    async with LeaseKeeper(store, claimed.lease) as keeper:
         await asyncio.wait_for(store.again.wait(), PATIENCE)
         await harness.store.control.cancel(claimed.job.id)
-        hold.beat_now()
-        await asyncio.wait_for(hold.news.wait(), PATIENCE)
-        assert hold.request is StopRequest.CANCEL
+        keeper.beat_now()
+        await asyncio.wait_for(keeper.news.wait(), PATIENCE)
+        assert keeper.request is StopRequest.CANCEL
     assert "a defect" in caplog.text
 
 
@@ -165,15 +166,15 @@ async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(harness: Stor
 
 
 @pytest.fixture
-def away(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Place, str]]:
+def away(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[RunnerHome, str]]:
     """A place on PostgreSQL, and its database's name."""
     name = "onyx_away"
-    with place(tmp_path, runners=0, database_url=postgres.create(name)) as it:
+    with runner_home(tmp_path, runners=0, database_url=postgres.create(name)) as it:
         yield it, name
 
 
 def test_a_database_that_goes_away_while_a_runner_registers_costs_nothing(
-    postgres: PostgresServer, away: tuple[Place, str]
+    postgres: PostgresServer, away: tuple[RunnerHome, str]
 ) -> None:
     it, name = away
 
@@ -181,7 +182,7 @@ def test_a_database_that_goes_away_while_a_runner_registers_costs_nothing(
         runner = it.start_runner()
         await asyncio.to_thread(wait_for, lambda: " offers " in it.log(), "the runner is there")
         await asyncio.to_thread(postgres.sql, CUT_OFF, name)
-        job = await submit(home, lesson(samples=16))  # to claim it the runner has to be known
+        job = await submit(home, small_job(samples=16))  # to claim it the runner has to be known
         await asyncio.to_thread(
             wait_for, lambda: "no new jobs until it is back" in it.log() or ended(runner), "it tries"
         )

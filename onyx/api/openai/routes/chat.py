@@ -12,7 +12,7 @@ from fastapi.sse import format_sse_event
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.http.scrubbing import scrub
 from onyx.api.openai.chat_request import question_of, tried_model
@@ -59,13 +59,13 @@ RETRY_SECONDS = {"queue_full": 5, "no_memory": 30, "model_unloaded": 1, "timeout
     responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
 )
 async def create_chat_completion(
-    request: Request, body: ChatBody, desk: DeskDep, caller: CallerDep
+    request: Request, body: ChatBody, context: ContextDep, caller: CallerDep
 ) -> ChatCompletion | Response:
     """Ask a base model, a fine-tuned one or a checkpoint. One model is in memory at a time; trainings come first."""
-    question = question_of(body, desk.settings)
-    tried = await tried_model(body.model, desk, caller)
-    talk = desk.trier.ask(tried, question, caller.name)
-    answer = Answering(body.model, desk.settings)
+    question = question_of(body, context.settings)
+    tried = await tried_model(body.model, context, caller)
+    talk = context.playground.ask(tried, question, caller.name)
+    answer = Answering(body.model, context.settings)
     if not body.stream:
         return await _while_connected(request, talk, answer.whole(talk))
     first = await _while_connected(request, talk, answer.next(talk))

@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from onyx.accumulation.noise import NoiseScale
 from onyx.accumulation.system.config import GradientAccumulationConfig
-from onyx.accumulation.system.noise_meter import NoiseMeter
+from onyx.accumulation.system.noise import NoiseMeter, NoiseScale
 from onyx.accumulation.system.state import AccumulationState
 from onyx.accumulation.window import Peers
 
@@ -21,7 +20,7 @@ _KEYS = {"format", "config", "state", "noise", "meter", "scaler", "gradients"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedState:
     """What the next micro-batch depends on."""
 
     config: dict[str, Any]
@@ -46,7 +45,7 @@ class Saved:
         meter: NoiseMeter | None,
         scaler: Any,
         model: Module,
-    ) -> "Saved":
+    ) -> "SavedState":
         """What there is now. Nothing is copied."""
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         return cls(
@@ -78,7 +77,7 @@ class Saved:
         model: Module,
         scaler: Any,
         peers: Peers | None = None,
-    ) -> "Saved":
+    ) -> "SavedState":
         """A saved state that fits this model and scaler, or a ValueError."""
         if not isinstance(saved, Mapping) or saved.get("format") != FORMAT or set(saved) != _KEYS:
             raise ValueError(f"this is not a saved accumulation state: it needs the format {FORMAT}")

@@ -7,15 +7,14 @@ from typing import Any
 from onyx.accumulation.boundary import Update, close
 from onyx.accumulation.ddp import exchange_now
 from onyx.accumulation.lazy_scalar import Number, read
-from onyx.accumulation.noise import Adaptive, NoiseScale
-from onyx.accumulation.scaling import Scaling, Unscaled
+from onyx.accumulation.loss_scaling import Scaling, Unscaled
 from onyx.accumulation.schedule import Constant, Progressive, Schedule, doubling
-from onyx.accumulation.strategy import Chain
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
 from onyx.accumulation.system.micro_batch import parts
-from onyx.accumulation.system.noise_meter import NoiseMeter
+from onyx.accumulation.system.noise import Adaptive, NoiseMeter, NoiseScale
 from onyx.accumulation.system.setup import Setup
 from onyx.accumulation.system.state import AccumulationState
+from onyx.accumulation.system.strategy import Chain
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger(__name__)

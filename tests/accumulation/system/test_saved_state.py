@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import Module
 from torch.optim import AdamW, Optimizer
 
-from onyx.accumulation.loss_scaler import DynamicLossScaler
-from onyx.accumulation.statefile import write_state
+from onyx.accumulation.loss_scaling import DynamicLossScaler
 from onyx.accumulation.system import GradientAccumulator
+from onyx.accumulation.system.statefile import write_state
 from tests.accumulation.exact import Batch, flat, make_batches, make_model, mean_loss
 from tests.accumulation.system.common import Dial, accumulator_of, config_of
 

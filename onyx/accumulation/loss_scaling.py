@@ -1,9 +1,17 @@
-"""Dynamic loss scaling: small half-precision gradients do not vanish, large ones do not overflow."""
+"""Loss scaling: small half-precision gradients do not become zero, large ones do not overflow.
 
-from collections.abc import Mapping
+`DynamicLossScaler` is the documented scaler. `Scaling` is what a boundary needs of any scaler: of none, of torch's
+GradScaler, of the documented one. `scaling_for` finds the right one.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from onyx.accumulation.check import flag, fraction, number, positive, whole
 from onyx.accumulation.tree import Tree, all_finite, copy_leaves, flatten, is_gradient
@@ -101,3 +109,95 @@ class DynamicLossScaler:
         if steps >= interval:
             raise ValueError(f"steps_since_growth must be < growth_interval = {interval}, got {steps}")
         self._scale, self._steps_since_growth = scale, steps
+
+
+class Scaling(Protocol):
+    """What a boundary needs of a loss scaler."""
+
+    def scale(self, loss: Tensor) -> Tensor: ...
+
+    def unscale(self, optimizer: Optimizer, gradients: Sequence[Tensor]) -> None: ...
+
+    def step(self, optimizer: Optimizer) -> None: ...
+
+    def update(self, finite: bool) -> None: ...
+
+    def factor(self) -> float:
+        """The scale now. Reads it from the device."""
+        ...
+
+
+class Unscaled:
+    """float32 and bfloat16 need no scaling."""
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def unscale(self, optimizer: Optimizer, gradients: Sequence[Tensor]) -> None:
+        """Nothing was scaled."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+
+    def update(self, finite: bool) -> None:
+        """There is no scale to move."""
+
+    def factor(self) -> float:
+        return 1.0
+
+
+class TorchScaling:
+    """A torch GradScaler (or anything with its methods), enabled or not: its step and update are always called."""
+
+    def __init__(self, scaler: Any) -> None:
+        self.scaler = scaler
+
+    def scale(self, loss: Tensor) -> Tensor:
+        scaled: Tensor = self.scaler.scale(loss)
+        return scaled
+
+    def unscale(self, optimizer: Optimizer, gradients: Sequence[Tensor]) -> None:
+        self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> None:
+        self.scaler.step(optimizer)
+
+    def update(self, finite: bool) -> None:
+        self.scaler.update()
+
+    def factor(self) -> float:
+        return float(self.scaler.get_scale())
+
+
+class DynamicScaling:
+    """The documented DynamicLossScaler, applied to `.grad` in place."""
+
+    def __init__(self, scaler: DynamicLossScaler) -> None:
+        self.scaler = scaler
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return loss * self.scaler.scale
+
+    def unscale(self, optimizer: Optimizer, gradients: Sequence[Tensor]) -> None:
+        if gradients:
+            torch._foreach_div_(list(gradients), self.scaler.scale)
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+
+    def update(self, finite: bool) -> None:
+        self.scaler.update_scale(not finite)
+
+    def factor(self) -> float:
+        return self.scaler.scale
+
+
+def scaling_for(scaler: Any) -> Scaling:
+    """The scaling that a user's scaler (or None) stands for."""
+    if scaler is None:
+        return Unscaled()
+    if isinstance(scaler, DynamicLossScaler):
+        return DynamicScaling(scaler)
+    if not all(callable(getattr(scaler, name, None)) for name in ("scale", "unscale_", "step", "update")):
+        raise ValueError(f"scaler must be a torch GradScaler, a DynamicLossScaler or None, got {scaler!r}")
+    return TorchScaling(scaler)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +21,7 @@ from onyx.settings import Settings
 from onyx.training.contract.spec import JobSpec
 from onyx.training.state.metrics import read_rows
 from tests.measured import share_measurements
-
-PATIENCE = 600.0
-"""Seconds after which a test that waits has failed. No test fails by being slower than usual."""
+from tests.waiting import PATIENCE, wait_for
 
 BRAKE = Path(__file__).parent / "brake"
 
@@ -34,7 +31,7 @@ def settings(home: Path, **more: Any) -> Settings:
     return Settings.model_validate(given)
 
 
-def lesson(samples: int = 64, devices: int = 1, window: int = 8, **training: Any) -> JobSpec:
+def small_job(samples: int = 64, devices: int = 1, window: int = 8, **training: Any) -> JobSpec:
     """A small job on onyx/tiny: enough updates to be killed between, and to be compared."""
     texts = [f"the square of {n} is {n * n}, " * (1 + n % 5) for n in range(samples)]
     return job_spec(
@@ -46,7 +43,7 @@ def lesson(samples: int = 64, devices: int = 1, window: int = 8, **training: Any
     )
 
 
-class Place:
+class RunnerHome:
     """A home with as many runners as a test starts."""
 
     def __init__(self, at: Settings) -> None:
@@ -130,10 +127,10 @@ def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
 
 
 @contextmanager
-def place(home: Path, runners: int = 1, **more: Any) -> Iterator[Place]:
+def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHome]:
     """A place with its runners started."""
     share_measurements(home)
-    it = Place(settings(home, **more))
+    it = RunnerHome(settings(home, **more))
     try:
         for _ in range(runners):
             it.start_runner()
@@ -173,13 +170,6 @@ def fingerprint(home: Path, job_id: str) -> str:
     weights = sorted((home / "jobs" / job_id / "model").glob("*.safetensors"))
     assert weights
     return hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 async def gone(processes: list[psutil.Process]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from onyx.accumulation.statefile import read_state, write_state
+from onyx.accumulation.system.statefile import read_state, write_state
 
 scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)
 trees = st.recursive(

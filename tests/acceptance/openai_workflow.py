@@ -1,6 +1,6 @@
 """The whole story of a fine-tune as a user of OpenAI's client writes it. Knows nothing of Onyx but its address.
 
-It also runs by itself (`python openai_story.py URL`), under whatever version of the client that interpreter has.
+It also runs by itself (`python openai_workflow.py URL`), under whatever version of the client that interpreter has.
 """
 
 import json

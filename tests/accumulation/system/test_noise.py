@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from onyx.accumulation.noise import Adaptive, MicroNorms, NoiseScale
+from onyx.accumulation.system.noise import Adaptive, MicroNorms, NoiseScale
 
 
 def test_it_finds_a_known_noise_scale() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from onyx.accumulation.strategy import AdaptiveLayers, ByGroup, Chain, LayerWise, Selective
+from onyx.accumulation.system.strategy import AdaptiveLayers, ByGroup, Chain, LayerWise, Selective
 
 
 def graded(value: float = 1.0) -> nn.Linear:

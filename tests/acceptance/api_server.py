@@ -14,11 +14,12 @@ from typing import Any
 import psutil
 
 from onyx.settings import Settings
-from tests.acceptance.place import PATIENCE, settings, wait_for
+from tests.acceptance.runner_home import settings
 from tests.measured import share_measurements
+from tests.waiting import PATIENCE, wait_for
 
 
-class Server:
+class ApiServer:
     """One API process. A runner that it starts outlives it."""
 
     def __init__(self, at: Settings, host: str = "127.0.0.1") -> None:
@@ -111,10 +112,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[Server]:
+def api_server(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[ApiServer]:
     """A service that is ready."""
     share_measurements(home)
-    server = Server(settings(home, **more), host)
+    server = ApiServer(settings(home, **more), host)
     try:
         server.start()
         yield server

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from onyx.jobs.runner.runner_lock import LockedBy, locked_by
-from tests.acceptance.place import PATIENCE, wait_for
 from tests.measured import share_measurements
+from tests.waiting import PATIENCE, wait_for
 
 COMMAND = (sys.executable, "-m", "onyx.cli")
 API = "/gradient-accumulation"
@@ -26,7 +26,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return clean | {"ONYX_HOME": str(home), "ONYX_CPU_MEMORY": "3GB", "ONYX_LEASE_SECONDS": "6"} | more
 
 
-class Serving:
+class OnyxServe:
     """A service that was started."""
 
     def __init__(self, home: Path, *arguments: str, **more: str) -> None:
@@ -94,10 +94,10 @@ class Serving:
 
 
 @contextmanager
-def serving(home: Path, *arguments: str, **more: str) -> Iterator[Serving]:
+def onyx_serve(home: Path, *arguments: str, **more: str) -> Iterator[OnyxServe]:
     """A service in a home of its own."""
     share_measurements(home)
-    it = Serving(home, *arguments, **more)
+    it = OnyxServe(home, *arguments, **more)
     try:
         yield it
     finally:

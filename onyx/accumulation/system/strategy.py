@@ -1,5 +1,6 @@
-"""What a window's finished gradients go through before they are clipped: weights by name, by group, by norm."""
+"""What is done to the finished gradients of a window before clipping: weights by name, by group, by norm."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch.optim import Optimizer
 
 from onyx.accumulation import check
 from onyx.accumulation.boundary import Strategy, clear, parameters_of
+from onyx.accumulation.system.config import AccumulationStrategy, GradientAccumulationConfig
+
+logger = logging.getLogger(__name__)
 
 
 class LayerWise:
@@ -70,6 +74,31 @@ class Chain:
     def reshape(self, optimizer: Optimizer) -> None:
         for strategy in self._strategies:
             strategy.reshape(optimizer)
+
+
+def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: Optimizer) -> Strategy | None:
+    """What the config's strategy does to gradients; None for nothing."""
+    match config.strategy:
+        case AccumulationStrategy.LAYER_WISE:
+            return LayerWise(model, config.layer_accumulation_weights)
+        case AccumulationStrategy.PARAMETER_GROUPS:
+            return ByGroup(optimizer, config.parameter_group_weights)
+        case AccumulationStrategy.ADAPTIVE_LAYERS:
+            return AdaptiveLayers()
+        case _:
+            return None
+
+
+def zero_weight_parameters(config: GradientAccumulationConfig, model: Module) -> Selective | None:
+    """What drops the gradients of parameters that the config lists with weight 0; None where it leaves out none."""
+    if config.selective:
+        return Selective(model, config.layer_accumulation_weights)
+    if config.layer_accumulation_weights and config.strategy is not AccumulationStrategy.LAYER_WISE:
+        logger.warning(
+            "layer_accumulation_weights act with strategy layer_wise or in selective mode only: not with %s",
+            config.strategy.value,
+        )
+    return None
 
 
 def named_weights(model: Module, weights: Mapping[str, float]) -> list[tuple[Parameter, float]]:

@@ -9,15 +9,15 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
-from onyx.accumulation.loss_scaler import DynamicLossScaler, DynamicLossScalerConfig
-from onyx.accumulation.noise import NoiseScale
+from onyx.accumulation.loss_scaling import DynamicLossScaler, DynamicLossScalerConfig
 from onyx.accumulation.system import (
     AccumulationState,
     GradientAccumulationConfig,
     GradientAccumulationTrainer,
     GradientAccumulator,
 )
-from onyx.accumulation.system.windows import expected_updates, window_length
+from onyx.accumulation.system.noise import NoiseScale
+from onyx.accumulation.system.window_policy import expected_updates, window_length
 from tests.accumulation.exact import difference, flat, make_batches, make_model, mean_loss
 from tests.accumulation.system.common import Dial, Slope, accumulator_of, applied, config_of, lengths, slope, trainer_of
 

@@ -1,5 +1,3 @@
-"""The dynamic loss scaler."""
-
 import json
 import math
 from typing import Any
@@ -10,7 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onyx.accumulation.loss_scaler import DynamicLossScaler, DynamicLossScalerConfig
+from onyx.accumulation.loss_scaling import (
+    DynamicLossScaler,
+    DynamicLossScalerConfig,
+    DynamicScaling,
+    TorchScaling,
+    Unscaled,
+    scaling_for,
+)
 
 NAN, INF = math.nan, math.inf
 
@@ -225,3 +230,17 @@ def test_scaling_saves_a_half_precision_gradient_that_would_vanish() -> None:
     assert gradient_of(loss(), weight).abs().max() == 0
     saved = scaler.unscale_gradients(gradient_of(scaler.scale_loss(loss()), weight))
     assert saved.tolist() == pytest.approx([1e-8, 1e-8], rel=1e-3)
+
+
+def test_each_scaler_finds_its_shape() -> None:
+    assert isinstance(scaling_for(None), Unscaled)
+    assert isinstance(scaling_for(torch.amp.GradScaler("cpu")), TorchScaling)
+    assert isinstance(scaling_for(DynamicLossScaler()), DynamicScaling)
+    with pytest.raises(ValueError, match="scaler must be a torch GradScaler, a DynamicLossScaler or None"):
+        scaling_for(object())
+
+
+def test_the_scale_can_be_read() -> None:
+    assert scaling_for(None).factor() == 1.0
+    assert scaling_for(torch.amp.GradScaler("cpu", init_scale=4.0)).factor() == 4.0
+    assert scaling_for(DynamicLossScaler(DynamicLossScalerConfig(initial_scale=2.0))).factor() == 2.0
