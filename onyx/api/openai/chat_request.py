@@ -12,7 +12,7 @@ from onyx.jobs.ids import is_id
 from onyx.jobs.job_directory import serves
 from onyx.jobs.playground.manager import PlaygroundModel
 from onyx.settings import Settings
-from onyx.training.contract.chat_protocol import Question
+from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.data.chat_messages import check_messages
 from onyx.training.models import smollm2
 from onyx.training.models.hub import is_hub_name
@@ -41,7 +41,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
 """Parameters that are not honoured, and the values that ask for nothing."""
 
 
-def question_of(body: ChatBody, settings: Settings) -> Question:
+def question_of(body: ChatBody, settings: Settings) -> GenerateRequest:
     for name, harmless in _SAYS_NOTHING.items():
         value = getattr(body, name)
         if value is not None and value not in harmless:
@@ -53,7 +53,7 @@ def question_of(body: ChatBody, settings: Settings) -> Question:
             f"an answer here has at most {settings.try_tokens} tokens (ONYX_TRY_TOKENS): a serving engine gives more"
         )
         raise wrong(message, name)
-    return Question(
+    return GenerateRequest(
         messages=_messages(body),
         max_tokens=given or settings.try_tokens,
         exact_tokens=given is not None,

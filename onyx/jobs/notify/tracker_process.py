@@ -10,9 +10,9 @@ from typing import Any
 
 from onyx.jobs.files import read_json, write_json
 from onyx.jobs.runner.event_mirror import EventFileReader
-from onyx.training import stop_signals as lifeline
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt, Event, attempt_dir
+from onyx.training.contract.child_process import watch_inherited_lifeline
 from onyx.training.contract.spec import Frozen, JobSpec
 
 OVER = "over"
@@ -66,7 +66,7 @@ class Tracker:
 def main(attempt_path: str, mode: str) -> int:
     """Until the attempt is over and W&B has all of it."""
     attempt = Attempt.model_validate_json(Path(attempt_path).read_bytes())
-    lifeline.watch_inherited(attempt.lease_seconds)
+    watch_inherited_lifeline(attempt.lease_seconds)
     run = open_run(attempt, mode)
     tracker = Tracker(attempt, run, run.step if mode == "online" else _after_former(attempt))
     over = False

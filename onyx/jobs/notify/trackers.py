@@ -16,8 +16,8 @@ from onyx.jobs.notify.tracker_process import OVER
 from onyx.jobs.runner.compose_attempt import attempt_file
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.settings import Settings
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Attempt
+from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.spec import WandbSpec
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Tracking:
                 "WANDB_DATA_DIR": str(folder / "data"),
             }
             | ({WANDB_API_KEY: key} if key else {}),
-            niceness=niceness.TRACKER,
+            niceness=Niceness.TRACKER,
         )
 
 

@@ -13,8 +13,8 @@ from onyx.jobs.runner.device_offers import Offered, choose_devices, needs_of
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.status import Outcome, StopRequest
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Failure, attempt_dir
+from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest, Roots
 
 TARGET = "onyx.training.prepare.main:main"
@@ -58,7 +58,7 @@ def _work(context: RunnerContext, request: PrepareRequest) -> ChildSpec:
         arguments=(str(request.out / "request.json"),),
         log=request.out / "prepare.log",
         environment={HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {},
-        niceness=niceness.HELPER,
+        niceness=Niceness.HELPER,
     )
 
 

@@ -18,9 +18,14 @@ from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.loss_scaling import Scaling, TorchScaling, Unscaled
 from onyx.accumulation.precision import Precision, grad_scaler
 from onyx.memory.devices.cpu import is_out_of_memory
-from onyx.training import stop_signals as lifeline
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Attempt, Exit, Share
+from onyx.training.contract.child_process import (
+    Niceness,
+    StopFlag,
+    lower_priority,
+    watch_inherited_lifeline,
+    watch_lifeline,
+)
 from onyx.training.contract.errors import UserError, disk_full, is_disk_full
 from onyx.training.data.token_store import open_data
 from onyx.training.loss.compiled_loss import CompiledLoss
@@ -42,7 +47,6 @@ from onyx.training.state.config_changes import ConfigChanges
 from onyx.training.state.events import Events
 from onyx.training.state.recorder import Recorder
 from onyx.training.state.resume import begin, find_beginning
-from onyx.training.stop_signals import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +58,13 @@ LOST = 1
 def main(attempt_path: str | Path, rank: int | str, descriptor: int | str | None = None) -> int:
     """Train. The exit status says how it ended."""
     rank = int(rank)
-    stop = Stop().listen()
+    stop = StopFlag().listen()
     attempt = Attempt.model_validate_json(Path(attempt_path).read_bytes())
     _introduce(rank)
     if descriptor is not None:
-        lifeline.watch(int(descriptor), attempt.lease_seconds)
+        watch_lifeline(int(descriptor), attempt.lease_seconds)
     else:
-        lifeline.watch_inherited(attempt.lease_seconds)
+        watch_inherited_lifeline(attempt.lease_seconds)
     try:
         ending = _train(attempt, rank, stop)
     except StoppedWhileWaitingError:
@@ -75,7 +79,7 @@ def main(attempt_path: str | Path, rank: int | str, descriptor: int | str | None
     return Exit.DONE if ending is Ending.DONE else Exit.SAVED
 
 
-def _train(attempt: Attempt, rank: int, stop: Stop) -> Ending:
+def _train(attempt: Attempt, rank: int, stop: StopFlag) -> Ending:
     share = attempt.shares[rank]
     ready_device(share, deterministic=attempt.spec.training.deterministic)
     ranks = join(attempt, rank, device_of(share), stop)
@@ -91,7 +95,7 @@ def _train(attempt: Attempt, rank: int, stop: Stop) -> Ending:
     return ending
 
 
-def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: Stop) -> Run:
+def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: StopFlag) -> Run:
     """Everything that a run needs, at the point where the job was left."""
     events = Events(attempt.attempt_dir / "events.jsonl" if ranks.first else None)
     beginning = find_beginning(attempt, ranks)
@@ -118,7 +122,7 @@ def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: Stop) -> Run:
     )
 
 
-def _worker(attempt: Attempt, share: Share, stop: Stop, scaler: dict[str, Any]) -> RankStep:
+def _worker(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, Any]) -> RankStep:
     spec = attempt.spec.training
     device = device_of(share)
     model = load_model(
@@ -162,7 +166,7 @@ def _introduce(rank: int) -> None:
     """A name for `ps`, a place in the queue for the processor, and a log that holds what matters."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(f"onyx-rank-{rank}")
-    niceness.step_back(niceness.RANK)
+    lower_priority(Niceness.RANK)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s")
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from onyx.accumulation.exchange import Ballot, reduce_gradients, vote
 from onyx.training.contract.attempt import Attempt
-from onyx.training.stop_signals import Stop
+from onyx.training.contract.child_process import StopFlag
 
 MEETING_SECONDS = 60.0
 """How long ranks wait for one another at the start, where one may never have come to be."""
@@ -65,7 +65,7 @@ class StoppedWhileWaitingError(Exception):
     """This rank was told to stop before all were there: nothing has happened that is not on the disk."""
 
 
-def join(attempt: Attempt, rank: int, device: torch.device, stop: Stop) -> Ranks:
+def join(attempt: Attempt, rank: int, device: torch.device, stop: StopFlag) -> Ranks:
     """Meet the other ranks at the attempt's rendezvous."""
     size = len(attempt.shares)
     if size == 1:
@@ -86,7 +86,7 @@ def join(attempt: Attempt, rank: int, device: torch.device, stop: Stop) -> Ranks
     return Ranks(rank=rank, size=size, gradients=everyone, votes=votes)
 
 
-def _meet(store: FileStore, rank: int, size: int, stop: Stop) -> None:
+def _meet(store: FileStore, rank: int, size: int, stop: StopFlag) -> None:
     """Wait until all are there. torch would wait as patiently as for a vote, and deaf to being told to stop.
 
     All go on or none does: whoever counts first decides, rank 0 to go when all are there, anybody to stop.

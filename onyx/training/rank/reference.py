@@ -24,7 +24,7 @@ from onyx import fs
 from onyx.memory.footprint.training_step import log_probabilities
 from onyx.recipe.autocast import autocast
 from onyx.training.contract.errors import UserError
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank.finer_cuts import Fitted, Short, cut_until_it_fits, run_all
@@ -46,13 +46,13 @@ class Stretch:
     """Stretches before it: those of the training data come first."""
 
     name: str
-    pairs: Pairs
+    pairs: PreferencePairs
     chosen: Indices
 
 
 def missing_stretches(run: Run) -> list[Stretch]:
     """Fill in what is stored; the stretches that are not, in their order."""
-    if not isinstance(run.worker.samples, Pairs):
+    if not isinstance(run.worker.samples, PreferencePairs):
         return []
     folder = _folder(run)
     stored = set(json.loads(run.ranks.from_first(json.dumps(_stored(folder)) if run.ranks.first else "")))
@@ -100,7 +100,7 @@ def _compute(run: Run, stretch: Stretch) -> bool:
     return True
 
 
-def _fill(worker: RankStep, pairs: Pairs, share: Indices, budget: int, cost: int) -> Fitted:
+def _fill(worker: RankStep, pairs: PreferencePairs, share: Indices, budget: int, cost: int) -> Fitted:
     """The reference of a share, all of it cut finer where memory runs out."""
 
     def one(chosen: Indices) -> None:
@@ -140,7 +140,7 @@ def _stretches(run: Run) -> Iterator[Stretch]:
     starts = [
         (part, pairs, start)
         for part, pairs in parts
-        if isinstance(pairs, Pairs)
+        if isinstance(pairs, PreferencePairs)
         for start in range(0, len(pairs), STRETCH)
     ]
     for number, (part, pairs, start) in enumerate(starts):

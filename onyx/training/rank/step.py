@@ -13,11 +13,11 @@ from onyx.accumulation.window import Window
 from onyx.memory.footprint.training_step import Batch
 from onyx.recipe.autocast import autocast
 from onyx.recipe.precision import Precision
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
 from onyx.training.loss.objective import Measured, Objective
 from onyx.training.packing.order import Indices, mix
 from onyx.training.packing.samples import Data, batch_of
-from onyx.training.stop_signals import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class RankStep:
     precision: Precision
     scaling: Scaling
     seed: int
-    stop: Stop
+    stop: StopFlag
     joined: bool = False
     """Whether a micro-batch is one row of samples without padding between them."""
 

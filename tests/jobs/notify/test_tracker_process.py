@@ -32,7 +32,7 @@ def track(attempt: Attempt) -> None:
         "offline",
     ]
     places = {f"WANDB_{name}_DIR": str(attempt.job_dir / "wandb" / name) for name in ("CACHE", "DATA", "CONFIG")}
-    subprocess.run([sys.executable, "-m", *command], check=True, timeout=120, env=os.environ | places)
+    subprocess.run([sys.executable, "-m", *command], check=True, timeout=600, env=os.environ | places)
 
 
 def runs(job_dir: Path) -> list[Path]:

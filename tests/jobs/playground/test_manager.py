@@ -20,7 +20,7 @@ from onyx.jobs.store.store import Store
 from onyx.memory.devices.cpu import _kilobytes
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import Question
+from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.models.tiny import make_tiny
 from tests.jobs.store_harness import StoreHarness
 from tests.training.job import make_model
@@ -30,7 +30,7 @@ TINY = PlaygroundModel("onyx/tiny")
 SLOW = PlaygroundModel("num_attention_heads=64-num_key_value_heads=64-head_dim=64")
 """`make_wide`'s: so slow that a long answer is never whole before a test has interrupted it."""
 
-LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
+LONG = GenerateRequest(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
 SHORT = LONG.model_copy(update={"max_tokens": 4})
 ROOM = 20 * 2**20
 """Of memory: enough for a short answer of a model whose cache takes 128 KB a token, not for a long one."""

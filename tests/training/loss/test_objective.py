@@ -17,7 +17,7 @@ from onyx.memory.recipe import Recipe
 from onyx.recipe.autocast import autocast
 from onyx.recipe.precision import Precision
 from onyx.training.contract.spec import TrainingSpec
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.loss.compiled_loss import CompiledLoss
 from onyx.training.loss.objective import Imitate, Prefer, count_right, loss_and_right, objective_of
 from onyx.training.packing.cut import shares
@@ -33,14 +33,14 @@ SAME = 1e-6
 """Largest norm of the difference over the norm."""
 
 
-def pairs_of(run: Run) -> Pairs:
-    assert isinstance(run.worker.samples, Pairs)
+def pairs_of(run: Run) -> PreferencePairs:
+    assert isinstance(run.worker.samples, PreferencePairs)
     return run.worker.samples
 
 
 def answer(run: Run, row: int) -> float:
     """The log-probability of one answer, token by token."""
-    tokens, labels = pairs_of(run).halves.sample(row)
+    tokens, labels = pairs_of(run).answers.sample(row)
     with torch.no_grad():
         logits = run.worker.model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].double()
     chances = logits.log_softmax(-1)

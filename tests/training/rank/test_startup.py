@@ -9,13 +9,13 @@ import torch
 
 from onyx.memory.planning.timing import Timing, own_key, store_timing
 from onyx.training.contract.attempt import Event
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
 from onyx.training.loss.objective import loss_and_right
 from onyx.training.rank import startup as start
 from onyx.training.rank import warmup as graphs
 from onyx.training.rank.loop import Ending, train
 from onyx.training.state.journal import Line, Place
-from onyx.training.stop_signals import Stop
 from tests.training import uneven
 from tests.training.job import Job, inline, run_inline, same, write_data
 
@@ -161,7 +161,7 @@ def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, mon
     job.training = {"epochs": 1}
     quiet = job.twin("quiet")
     run_inline(quiet)
-    stop = Stop()
+    stop = StopFlag()
     with inline(job, stop) as run, pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.record, "due", lambda update: setattr(stop, "requested", update >= 4))
         assert train(run) is Ending.STOPPED
