@@ -112,7 +112,7 @@ def test_every_call_of_the_asynchronous_client(onyx: ApiServer) -> None:
             job = await strict.fine_tuning.jobs.create(
                 model="onyx/tiny",
                 training_file=file.id,
-                hyperparameters={"n_epochs": 400, "batch_size": 2},
+                hyperparameters={"n_epochs": 50, "batch_size": 2},
                 extra_body={"onyx": {"auto_start": False}},
             )
             await until(loose, job.id, "paused")

@@ -73,6 +73,7 @@ class Template:
 
 
 def _serve() -> None:
+    import onyx.training.preload  # noqa: F401 - so that no fork has to
 
     gc.collect()
     gc.freeze()

@@ -9,8 +9,8 @@ from onyx.api.openai.errors import no_model, wrong
 from onyx.api.openai.model_catalogue import find_model, is_fine_tuned, may_be_base
 from onyx.api.openai.schemas.chat import ChatBody
 from onyx.jobs.ids import is_id
+from onyx.jobs.job_directory import serves
 from onyx.jobs.playground.manager import PlaygroundModel
-from onyx.jobs.published_model import serves
 from onyx.settings import Settings
 from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.contract.model_names import SMOLLM2, TINY, is_hub_name

@@ -111,7 +111,7 @@ class Tracking:
     async def _say(self, message: str, level: Literal["info", "warn"]) -> None:
         """An event, if the attempt is still ours to speak of."""
         with suppress(LostAttempt, StoreUnavailableError):
-            await self._context.store.attempts.remark(self._lease, message, level=level)
+            await self._context.store.attempts.add_event(self._lease, message, level=level)
 
     def _work(self, mode: str) -> ChildSpec:
         folder = self._attempt.job_dir / "wandb"

@@ -154,7 +154,7 @@ class Runner:
             return False
         limit = context.settings.running_jobs_per_owner
         took = False
-        waiting = await context.store.claims.waiting()
+        waiting = await context.store.claims.waiting_phases()
         if JobStatus.VALIDATING in waiting and self._preparing < cpu_cores():
             claimed = await context.store.claims.claim_validating(context.runner_id)
             if claimed is not None:

@@ -24,8 +24,8 @@ SHARD = "1GB"
 
 def publish(run: "Run", result: Result) -> Path:
     """The finished model under its name: whole, or not there."""
-    run.record.refuse_if_superseded()
-    attempt, model = run.attempt, run.worker.model
+    run.recorder.refuse_if_superseded()
+    attempt, model = run.attempt, run.step.model
     training = attempt.spec.training
     if training.method == "lora" and training.merge_adapter:
         model = model.merge_and_unload()  # type: ignore[operator]
@@ -62,17 +62,17 @@ KEPT = 3
 
 def keep_snapshot(run: "Run", entry: dict[str, Any]) -> None:
     """Write the epoch's snapshot, then remove those that are neither the best nor among the last."""
-    run.record.refuse_if_superseded()
+    run.recorder.refuse_if_superseded()
     parent = run.attempt.job_dir / "snapshots"
     target = parent / f"epoch-{entry['epoch']}"
     with fs.publish_directory(target) as part:
-        write_model(part, run.worker.model, run.tokenizer)
+        write_model(part, run.step.model, run.tokenizer)
     entries = [*run.progress.epochs, entry]
     for number in superfluous(entries):
         old = parent / f"epoch-{number}"
         if old.exists():
             fs.remove(old)
-    run.record.events.say(
+    run.recorder.events.emit(
         event_kinds.SNAPSHOT, f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
     )
 

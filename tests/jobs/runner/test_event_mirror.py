@@ -16,8 +16,8 @@ from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.training.contract.attempt import attempt_dir
 from onyx.training.state.events import Events
-from tests.jobs.prepared import context_of, running
-from tests.jobs.world import World, wrap_call
+from tests.jobs.claimed_job import claim_job, make_context
+from tests.jobs.store_harness import StoreHarness, wrap_call
 
 CALLS = ("mirror", "progress", "checkpoint")
 
@@ -58,20 +58,20 @@ def numbers(update: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("when", "call"), list(itertools.product(("before", "after"), (*CALLS, "each"))))
 async def test_each_line_counts_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
 ) -> None:
     monkeypatch.setattr(telling, "AWAY_SECONDS", 0.0)
     calls = set(CALLS if call == "each" else (call,))
-    store = Away(world.store, *((calls, set()) if when == "before" else (set(), calls)))
-    context = await context_of(world, tmp_path, store=store)
-    claimed = await running(world, context)
+    store = Away(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
+    context = await make_context(harness, tmp_path, store=store)
+    claimed = await claim_job(harness, context)
     teller = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
     folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     folder.mkdir(parents=True)
     events = Events(folder / EVENTS)
     for update in (1, 2, 3):
         events.metrics(f"update {update}", numbers(update), last=True)
-    events.say("checkpoint", "saved", {"update": 3})
+    events.emit("checkpoint", "saved", {"update": 3})
     events.close()
 
     await teller.tell()
@@ -80,11 +80,11 @@ async def test_each_line_counts_once(
     events.close()
     await teller.tell_all()
 
-    job = await world.store.jobs.get(claimed.job.id)
+    job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None
     assert job.progress is not None
     assert (job.progress.update, job.progress.norms, job.progress.mean_gradient_norm) == (4, 4, 2.5)
     assert job.checkpoint_update == 3
     assert (context.tally.events, context.tally.trained_tokens) == (5, 400)
-    kinds = [event.kind for event in await world.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
+    kinds = [event.kind for event in await harness.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
     assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]

@@ -80,7 +80,7 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     reader, writer = os.pipe()
     code = (
         "import time; from onyx.training.contract.child_process import watch_inherited_lifeline; "
-        "watch_inherited_lifeline(60); time.sleep(30)"
+        "watch_inherited_lifeline(60); time.sleep(900)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -91,7 +91,7 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     )
     os.close(reader)
     os.close(writer)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (1, "the runner is gone: leaving\n")
 
 

@@ -39,6 +39,6 @@ def say_updates(attempt: Attempt, updates: range) -> None:
     events = Events(attempt.attempt_dir / "events.jsonl")
     for update in updates:
         events.metrics(f"update {update}", {"update": update, "loss": 1 / update, "learning_rate": 0.1}, last=True)
-    events.say("checkpoint", "saved", {"update": updates[-1]})
-    events.say("evaluation", "epoch 1", {"update": updates[-1], "evaluation_loss": 0.5, "evaluation_accuracy": None})
+    events.emit("checkpoint", "saved", {"update": updates[-1]})
+    events.emit("evaluation", "epoch 1", {"update": updates[-1], "evaluation_loss": 0.5, "evaluation_accuracy": None})
     events.close()
