@@ -278,7 +278,7 @@ def inline(job: Job, stop: StopFlag | None = None) -> Iterator[Run]:
     try:
         yield run
     finally:
-        run.record.close()
+        run.recorder.close()
 
 
 def run_inline(job: Job) -> Run:

@@ -73,6 +73,7 @@ class Template:
 
 
 def _serve() -> None:
+    import onyx.training.preload  # noqa: F401 - so that no fork has to
 
     gc.collect()
     gc.freeze()
@@ -126,7 +127,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
 def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
     """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
     from onyx.training.contract.child_process import StopFlag
-    from onyx.training.state.metrics import Metrics, Row
+    from onyx.training.contract.metrics_csv import Metrics, Row
 
     add, listen = Metrics.add, StopFlag.listen
 

@@ -29,7 +29,7 @@ from onyx.training.contract.child_process import (
 from onyx.training.contract.errors import UserError, disk_full, is_disk_full
 from onyx.training.data.token_store import open_data
 from onyx.training.loss.compiled_loss import CompiledLoss
-from onyx.training.loss.objective import loss_and_right, objective_of
+from onyx.training.loss.objective import loss_and_correct, objective_of
 from onyx.training.models.load import load_model
 from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.packing.joined_attention import attend_joined
@@ -37,16 +37,16 @@ from onyx.training.packing.order import Order
 from onyx.training.rank.epoch import finish
 from onyx.training.rank.loop import Ending, train
 from onyx.training.rank.optimizer import optimizer_for
-from onyx.training.rank.out_of_memory import Thrash
+from onyx.training.rank.out_of_memory import ThrashDetector
 from onyx.training.rank.rank_group import Ranks, StoppedWhileWaitingError, join, leave
-from onyx.training.rank.run import Pace, Run
+from onyx.training.rank.run import Run, Throughput
 from onyx.training.rank.startup import device_of, ready_device
 from onyx.training.rank.step import RankStep
 from onyx.training.state import checkpoint
 from onyx.training.state.config_changes import ConfigChanges
 from onyx.training.state.events import Events
 from onyx.training.state.recorder import Recorder
-from onyx.training.state.resume import begin, find_beginning
+from onyx.training.state.resume import begin, find_resume_point
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _train(attempt: Attempt, rank: int, stop: StopFlag) -> Ending:
     ranks = join(attempt, rank, device_of(share), stop)
     try:
         run = set_up(attempt, ranks, share, stop)
-        with closing(run.record):
+        with closing(run.recorder):
             ending = train(run)
             if ending is Ending.DONE:
                 finish(run)
@@ -98,31 +98,31 @@ def _train(attempt: Attempt, rank: int, stop: StopFlag) -> Ending:
 def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: StopFlag) -> Run:
     """Everything that a run needs, at the point where the job was left."""
     events = Events(attempt.attempt_dir / "events.jsonl" if ranks.first else None)
-    beginning = find_beginning(attempt, ranks)
+    beginning = find_resume_point(attempt, ranks)
     progress, journal = begin(attempt, beginning, events)
-    worker = _worker(attempt, share, stop, progress.scaler)
-    optimizer = optimizer_for(worker.model, attempt.spec.training)
+    step = _rank_step(attempt, share, stop, progress.scaler)
+    optimizer = optimizer_for(step.model, attempt.spec.training)
     if beginning.checkpoint is not None:
-        checkpoint.restore(beginning.checkpoint, worker.model, optimizer)
-    data = worker.samples
+        checkpoint.restore(beginning.checkpoint, step.model, optimizer)
+    data = step.samples
     return Run(
         attempt=attempt,
         ranks=ranks,
-        worker=worker,
+        step=step,
         optimizer=optimizer,
         order=Order(count=len(data.lengths), seed=attempt.spec.training.seed),
         progress=progress,
         journal=journal,
-        control=ConfigChanges(attempt.attempt_dir / "control.json"),
-        record=Recorder(attempt, events, progress, first=ranks.first),
-        thrash=Thrash(),
-        pace=Pace(),
+        config_changes=ConfigChanges(attempt.attempt_dir / "control.json"),
+        recorder=Recorder(attempt, events, progress, first=ranks.first),
+        thrash=ThrashDetector(),
+        throughput=Throughput(),
         evaluation=open_data(attempt.data_dir).evaluation,
         tokenizer=load_tokenizer(attempt.model_dir, remote_code=attempt.remote_code) if ranks.first else None,
     )
 
 
-def _worker(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, Any]) -> RankStep:
+def _rank_step(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, Any]) -> RankStep:
     spec = attempt.spec.training
     device = device_of(share)
     model = load_model(
@@ -142,7 +142,7 @@ def _worker(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, An
     return RankStep(
         model=model,
         samples=open_data(attempt.data_dir),
-        objective=objective_of(spec, compiled or loss_and_right, joined=joined),
+        objective=objective_of(spec, compiled or loss_and_correct, joined=joined),
         joined=joined,
         compiled=compiled,
         device=device,

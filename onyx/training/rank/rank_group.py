@@ -48,7 +48,7 @@ class Ranks:
         if self.size > 1:
             reduce_gradients(parameters, self.gradients)
 
-    def from_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """What rank 0 gives, on every rank: so that all follow one reading of a directory."""
         if self.size == 1:
             return text
@@ -139,7 +139,7 @@ class RankReport:
     peak: int = 0
     """The most bytes that it has held."""
 
-    stuck: int = 0
+    oversized: int = 0
     """Tokens of a sample that does not fit even alone; 0 when all do."""
 
     eager: int = 0
@@ -158,7 +158,7 @@ class RankReport:
         return tuple(float(number) for number in astuple(self))
 
 
-def heard(told: Sequence[float]) -> list[RankReport]:
+def parse_reports(told: Sequence[float]) -> list[RankReport]:
     """What each rank told."""
     width = len(fields(RankReport))
     return [_told(told[start : start + width]) for start in range(0, len(told), width)]

@@ -13,7 +13,7 @@ from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import UserError
 from onyx.training.rank import main as rank
 from onyx.training.rank.loop import Ending
-from onyx.training.rank.rank_group import RankReport, heard
+from onyx.training.rank.rank_group import RankReport, parse_reports
 from tests.training.job import Job
 from tests.waiting import PATIENCE
 
@@ -56,7 +56,7 @@ def test_endings(attempt: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending,
 
 def test_what_ranks_tell_one_another_comes_back_as_it_was() -> None:
     told = [RankReport(budget=7, loss=0.1 + 0.2, peak=2**50), RankReport(budget=1, config=3, clipping=0.0)]
-    assert heard([number for each in told for number in each.numbers()]) == told
+    assert parse_reports([number for each in told for number in each.numbers()]) == told
 
 
 def test_memory_that_runs_out_after_the_vote_ends_the_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

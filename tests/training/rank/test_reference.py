@@ -50,7 +50,7 @@ def test_it_is_the_model_before_training_without_dropout(preferring: Job, method
     with inline(preferring) as run:
         expected = [[answer_in_eval(run, 2 * pair + half) for half in (0, 1)] for pair in range(36)]
         if method == "lora":  # an adapter that says something, and is not asked
-            for name, each in run.worker.model.named_parameters():
+            for name, each in run.step.model.named_parameters():
                 if "lora_B" in name:
                     torch.nn.init.normal_(each.data)
         state = torch.get_rng_state()
@@ -59,14 +59,14 @@ def test_it_is_the_model_before_training_without_dropout(preferring: Job, method
         assert pairs_of(run).reference == pytest.approx(np.array(expected), rel=1e-5)
         assert isinstance(run.evaluation, PreferencePairs)
         assert np.isfinite(run.evaluation.reference).all()
-        assert run.worker.model.training
-        assert all(each.requires_grad and each.grad is None for each in run.worker.parameters)
+        assert run.step.model.training
+        assert all(each.requires_grad and each.grad is None for each in run.step.parameters)
 
 
 def answer_in_eval(run: Run, row: int) -> float:
-    run.worker.model.eval()
+    run.step.model.eval()
     found = answer(run, row)
-    run.worker.model.train()
+    run.step.model.train()
     return found
 
 
