@@ -14,7 +14,7 @@ from onyx.memory.footprint.live_bytes import Counter
 from onyx.memory.footprint.model_builder import build
 from onyx.memory.footprint.training_step import IGNORED, blank_batch, loss_sum
 from onyx.memory.recipe import Recipe
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.precision import Precision
 from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import TrainingSpec
