@@ -18,8 +18,8 @@ from onyx.jobs.ids import JobKind
 from onyx.jobs.models import Job
 from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import JobSpec
-from onyx.training.state.metrics import read_rows
 from tests.measured import share_measurements
 from tests.waiting import PATIENCE, wait_for
 
@@ -141,7 +141,7 @@ def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHom
 
 async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
     """A job for the runners that a test has started itself."""
-    from onyx.jobs.runner.wakeup import wake_runner
+    from onyx.jobs.wakeup import wake_runner
 
     job = await home.store.jobs.create(spec, owner, JobKind.ACCUMULATION)
     wake_runner(home.settings.run_dir)

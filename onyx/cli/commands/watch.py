@@ -23,6 +23,7 @@ from onyx.cli.output import (
     print_line,
     print_stderr,
 )
+from onyx.training.contract import event_kinds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,7 +74,7 @@ def observe(service: ServiceClient, job_id: str, view: View) -> dict[str, Any]:
     losses: list[float] = []
     last_poll = 0.0
     for event in follow(service, job_id, on_disconnect=view.note):
-        if event["kind"] == "metrics":
+        if event["kind"] == event_kinds.METRICS:
             if event["data"].get("loss") is not None:
                 losses.append(event["data"]["loss"])
         else:
