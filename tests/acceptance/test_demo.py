@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE, wait_for
 @pytest.mark.slow
 def test_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     share_planner_cache(tmp_path)
-    demo.tell(TINY, tmp_path)
+    demo.run_demo(TINY, tmp_path)
     assert f"Of {len(PROBES)} facts it knew 0 before and {len(PROBES)} after." in capsys.readouterr().out
     assert locked_by(tmp_path / "run") is None
 
