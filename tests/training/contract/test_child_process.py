@@ -2,20 +2,20 @@ import os
 import subprocess
 import sys
 
-from onyx.training.stop_signals import LIFELINE
+from onyx.training.contract.child_process import LIFELINE
 from tests.waiting import PATIENCE
 
 CHILD = """
 import sys, time
-from onyx.training.stop_signals import watch
-watch(int(sys.argv[1]), float(sys.argv[2]))
+from onyx.training.contract.child_process import watch_lifeline
+watch_lifeline(int(sys.argv[1]), float(sys.argv[2]))
 print("up", flush=True)
 time.sleep(600)
 """
 
 TIMED = """
 import select, sys, time
-from onyx.training import stop_signals as lifeline
+from onyx.training.contract import child_process
 
 beats, clock = int(sys.argv[1]), int(sys.argv[3])
 real = select.poll
@@ -32,7 +32,7 @@ class Poll:
         return [ready for ready in self._real.poll() if ready[0] == beats]
 
 select.poll = Poll
-lifeline.watch(beats, float(sys.argv[2]))
+child_process.watch_lifeline(beats, float(sys.argv[2]))
 time.sleep(600)
 """
 
@@ -78,7 +78,10 @@ def test_silence_ends_the_child() -> None:
 
 def test_what_a_launcher_hands_down_is_watched() -> None:
     reader, writer = os.pipe()
-    code = "import time; from onyx.training.stop_signals import watch_inherited; watch_inherited(60); time.sleep(30)"
+    code = (
+        "import time; from onyx.training.contract.child_process import watch_inherited_lifeline; "
+        "watch_inherited_lifeline(60); time.sleep(900)"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         pass_fds=(reader,),
@@ -88,7 +91,7 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     )
     os.close(reader)
     os.close(writer)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert (process.returncode, said) == (1, "the runner is gone: leaving\n")
 
 
