@@ -14,8 +14,8 @@ from onyx.jobs.models import ConfigChange, Job
 from onyx.jobs.runner import client_presence
 from onyx.jobs.runner.autostart import RunnerProcess, find_runner, start_runner, starting
 from onyx.jobs.runner.runner_lock import is_locked
-from onyx.jobs.runner.wakeup import wake_runner
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import wake_runner
 from onyx.settings import Settings
 from onyx.training.contract.spec import JobSpec
 

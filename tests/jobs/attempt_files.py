@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.jobs.files import write_json
-from onyx.jobs.runner.compose_attempt import attempt_file
-from onyx.training.contract.attempt import Attempt, Share, attempt_dir
+from onyx.training.contract.attempt import Attempt, Share, attempt_dir, attempt_file
 from onyx.training.contract.spec import DataSpec, JobSpec, WandbSpec
 from onyx.training.state.events import Events
 

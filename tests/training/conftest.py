@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.training.fork_server import ForkServer
 from tests.training.job import Job, make_model, write_data, write_pairs
 
@@ -23,7 +23,7 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("onyx")
-    share_measurements(home)
+    share_planner_cache(home)
     return home
 
 

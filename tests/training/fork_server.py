@@ -127,7 +127,7 @@ def _run_rank(request: dict[str, Any]) -> NoReturn:
 def _wait_at_updates(attempt: Path, rank: int, updates: list[int]) -> None:
     """Make rank 0 wait after it wrote the row of one of these updates, and at 0 every rank before its first window."""
     from onyx.training.contract.child_process import StopFlag
-    from onyx.training.state.metrics import Metrics, Row
+    from onyx.training.contract.metrics_csv import Metrics, Row
 
     add, listen = Metrics.add, StopFlag.listen
 

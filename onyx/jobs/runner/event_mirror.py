@@ -1,19 +1,15 @@
 """An attempt's events on their way into the store. While the store is away they wait; none is lost."""
 
 import asyncio
-import json
 import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
+from onyx.jobs.event_file import EVENTS, EventFileReader
 from onyx.jobs.models import ClaimedJob, JobProgress
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
@@ -21,37 +17,8 @@ from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event, attempt_dir
 from onyx.training.contract.prepared import PreparedJob
 
-
-@dataclass
-class EventFileReader:
-    """Where in the file the reader is."""
-
-    path: Path
-    offset: int = 0
-
-    def read(self) -> list[Event]:
-        """The lines that were completed since the last call. What a killed rank left half-written is never read."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return []
-        complete = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(complete)
-        return [event for line in complete.splitlines() if (event := _parse(line))]
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        return Event.model_validate(json.loads(line))
-    except (ValueError, ValidationError):
-        return None  # a torn line from a full disk: the events around it still count
-
-
 logger = logging.getLogger(__name__)
 
-EVENTS = "events.jsonl"
 AWAY_SECONDS = 1.0
 """Between two tries to tell a store that is away."""
 

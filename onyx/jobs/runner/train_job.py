@@ -16,14 +16,14 @@ from onyx.jobs.launch.launcher import Child, ChildExit
 from onyx.jobs.models import ClaimedJob
 from onyx.jobs.notify.result_csv import leave_result_file
 from onyx.jobs.notify.trackers import Tracking
-from onyx.jobs.runner.compose_attempt import attempt_file, build_attempt, rank_work
+from onyx.jobs.runner.compose_attempt import build_attempt, rank_work
 from onyx.jobs.runner.event_mirror import EventMirror, mirror_former_attempts
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.runner.supervisor import supervise
 from onyx.jobs.runner.verdict import Verdict, judge, oom_kills
 from onyx.jobs.status import JobStatus, Outcome, StopRequest
-from onyx.training.contract.attempt import Attempt, Exit, Failure
+from onyx.training.contract.attempt import Attempt, Exit, Failure, attempt_file
 
 logger = logging.getLogger(__name__)
 

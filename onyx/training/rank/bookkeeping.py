@@ -3,9 +3,9 @@
 from onyx.accumulation.boundary import Update
 from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
+from onyx.training.contract.metrics_csv import PreferenceRow, Row, TokenRow
 from onyx.training.rank.run import RankWindow, Run
 from onyx.training.rank.vote import Agreed
-from onyx.training.state.metrics import PreferenceRow, Row, TokenRow
 
 
 def count_window(run: Run, window: RankWindow, agreed: Agreed, update: Update, *, seconds: float) -> None:

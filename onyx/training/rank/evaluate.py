@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import torch
 
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import Data, batch_of
 from onyx.training.rank.run import Run

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from onyx.memory.footprint.overhead import Overhead, store_overhead
+from onyx.memory.footprint.overhead import Overhead
+from onyx.memory.footprint.stored import store_overhead
 from onyx.memory.planning.timing import Timing, own_key, store_timing, stored_timing
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt

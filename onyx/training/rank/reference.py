@@ -22,7 +22,7 @@ from torch import nn
 
 from onyx import fs
 from onyx.memory.footprint.training_step import log_probabilities
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
 from onyx.training.data.token_store import PreferencePairs

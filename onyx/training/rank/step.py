@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from onyx.accumulation.loss_scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
 from onyx.memory.footprint.training_step import Batch
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.precision import Precision
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.contract.errors import SupersededError
+from onyx.training.contract.metrics_csv import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state import checkpoint
 from onyx.training.state.events import Events
-from onyx.training.state.metrics import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state.progress import Progress
 
 

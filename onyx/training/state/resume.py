@@ -4,17 +4,20 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
 from onyx import fs
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
-from onyx.training.rank.rank_group import Ranks
 from onyx.training.state import checkpoint
 from onyx.training.state.events import Events
 from onyx.training.state.journal import Journal, JournalLine, dump_lines, load_lines, read_journal
 from onyx.training.state.progress import Progress, Steering
+
+if TYPE_CHECKING:
+    from onyx.training.rank.rank_group import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ class ResumePoint:
     lines: list[JournalLine]
 
 
-def find_resume_point(attempt: Attempt, ranks: Ranks) -> ResumePoint:
+def find_resume_point(attempt: Attempt, ranks: "Ranks") -> ResumePoint:
     """Rank 0 reads the directory and all ranks follow: two readings might differ."""
     parent = attempt.job_dir / "checkpoints"
     text = ""

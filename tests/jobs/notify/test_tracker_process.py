@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from onyx.jobs.notify.tracker_process import OVER, config_of
-from onyx.jobs.runner.compose_attempt import attempt_file
-from onyx.training.contract.attempt import Attempt
+from onyx.training.contract.attempt import Attempt, attempt_file
 from tests.jobs.attempt_files import SECRET_TEXT, say_updates, tracked_attempt
 
 BLOCK = 32_768

@@ -1,7 +1,6 @@
 """An attempt's events are counted once each, also when the store goes away between two of the writes about them."""
 
 import itertools
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.event_file import EVENTS
 from onyx.jobs.runner import event_mirror as telling
-from onyx.jobs.runner.event_mirror import EVENTS, EventFileReader, EventMirror
+from onyx.jobs.runner.event_mirror import EventMirror
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.training.contract.attempt import attempt_dir
@@ -19,7 +19,7 @@ from onyx.training.state.events import Events
 from tests.jobs.claimed_job import claim_job, make_context
 from tests.jobs.store_harness import StoreHarness, wrap_call
 
-CALLS = ("mirror", "progress", "checkpoint")
+CALLS = ("mirror", "report_progress", "report_checkpoint")
 
 
 class Away(Store):
@@ -88,24 +88,3 @@ async def test_each_line_counts_once(
     assert (context.tally.events, context.tally.trained_tokens) == (5, 400)
     kinds = [event.kind for event in await harness.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
     assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]
-
-
-def line(number: int) -> str:
-    return json.dumps({"line": number, "time": 1.0, "kind": "message", "message": f"event {number}"}) + "\n"
-
-
-def test_lines_come_once_and_only_when_complete(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    tail = EventFileReader(path)
-    assert tail.read() == []
-    path.write_text(line(1) + line(2)[:10])
-    assert [event.line for event in tail.read()] == [1]
-    assert tail.read() == []
-    path.write_text(line(1) + line(2) + line(3))
-    assert [event.line for event in tail.read()] == [2, 3]
-
-
-def test_a_torn_line_does_not_hide_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text(line(1) + '{"line": 2, "ti\n' + "[]\n" + line(3))
-    assert [event.line for event in EventFileReader(path).read()] == [1, 3]

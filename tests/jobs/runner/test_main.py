@@ -23,9 +23,9 @@ from onyx.jobs.runner.device_offers import offer_devices
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.main import NAME, Runner, runner_log
 from onyx.jobs.runner.runner_context import RunnerContext
-from onyx.jobs.runner.wakeup import WakeupListener
 from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import WakeupListener
 from onyx.settings import Settings
 from tests.acceptance.runner_home import RunnerHome, runner_home, small_job, submit, until
 from tests.jobs.postgres import PostgresServer

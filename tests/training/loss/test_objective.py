@@ -14,8 +14,9 @@ from onyx.memory.footprint.live_bytes import Counter
 from onyx.memory.footprint.model_builder import build
 from onyx.memory.footprint.training_step import IGNORED, blank_batch, loss_sum
 from onyx.memory.recipe import Recipe
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.precision import Precision
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import TrainingSpec
 from onyx.training.data.token_store import PreferencePairs
 from onyx.training.loss.compiled_loss import CompiledLoss
@@ -31,7 +32,6 @@ from onyx.training.packing.samples import batch_of
 from onyx.training.rank.reference import make_reference, missing_stretches
 from onyx.training.rank.run import Run
 from onyx.training.rank.share import run_share
-from onyx.training.state.metrics import read_rows
 from tests.training.conftest import LENGTHS
 from tests.training.job import Job, inline, make_model, run_inline, write_pairs
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from onyx.training.state.metrics import Metrics, Row, curve, read_rows
+from onyx.training.contract.metrics_csv import Metrics, Row, curve, read_rows
 
 
 def row(update: int) -> Row:
