@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -21,7 +21,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_python_in_the_readme_runs(tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     environment = os.environ | {"ONYX_HOME": str(tmp_path), "ONYX_CPU_MEMORY": "3GB"}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks

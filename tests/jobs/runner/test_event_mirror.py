@@ -19,7 +19,7 @@ from onyx.training.state.events import Events
 from tests.jobs.claimed_job import claim_job, make_context
 from tests.jobs.store_harness import StoreHarness, wrap_call
 
-CALLS = ("mirror", "progress", "checkpoint")
+CALLS = ("mirror", "report_progress", "report_checkpoint")
 
 
 class Away(Store):
