@@ -20,7 +20,7 @@ SAMPLES = 20
 async def context_of(
     world: World, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
 ) -> RunnerContext:
-    """A runner's context with the CPU of this host."""
+    """A runner's context with one CPU slice of this host."""
     settings = Settings(home=home, cpu_memory="3GB")
     store = store or world.store
     return RunnerContext(
@@ -33,7 +33,7 @@ async def context_of(
 
 
 async def running(world: World, context: RunnerContext) -> ClaimedJob:
-    """The context's runner holds a job and its device. Nothing else may be waiting."""
+    """A job that the context's runner has claimed with its device. No other job may be waiting."""
     job = await world.job()
     claimed = await world.store.claims.claim_validating(context.runner_id)
     assert claimed is not None

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.files import read_json, write_json
-from onyx.jobs.runner.event_mirror import EventFileReader
+from onyx.jobs.files import EventFileReader, read_json, write_json
 from onyx.training import stop_signals as lifeline
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt, Event, attempt_dir

@@ -148,7 +148,7 @@ def why_not(settings: Settings) -> str | None:
     return None
 
 
-async def dismiss(context: RunnerContext) -> None:
+async def stop_trackers(context: RunnerContext) -> None:
     """The runner leaves: trackers finish soon, or not at all."""
     if context.trackers:
         _, late = await asyncio.wait(set(context.trackers.values()), timeout=LEAVE_SECONDS)

@@ -16,7 +16,7 @@ from onyx.jobs.launch.launcher import ChildSpec
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
 from onyx.jobs.models import ClaimedJob
 from onyx.jobs.notify import trackers as tracking
-from onyx.jobs.notify.trackers import Tracking, dismiss, mode_of
+from onyx.jobs.notify.trackers import Tracking, mode_of, stop_trackers
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.status import JobStatus
 from onyx.settings import Settings
@@ -125,7 +125,7 @@ async def test_a_runner_that_leaves_takes_it_along(
     _, context, _ = await begin(world, tmp_path)
     await until(lambda: note.exists() and note.read_text())
     tracker = psutil.Process(int(note.read_text()))
-    await dismiss(context)
+    await stop_trackers(context)
     await until(lambda: not tracker.is_running())
 
 
