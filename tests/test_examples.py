@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.place import PATIENCE, wait_for
-from tests.acceptance.serving import serving
+from tests.acceptance.onyx_serve import onyx_serve
 from tests.measured import share_measurements
+from tests.waiting import PATIENCE, wait_for
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ASKING = {"curl.sh", "openai_client.py"}
@@ -21,7 +21,7 @@ ALONE = sorted({*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")} - {EXAMPLES / 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("examples")) as service:
+    with onyx_serve(tmp_path_factory.mktemp("examples")) as service:
         yield service.url
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from onyx.accumulation.scaling import Scaling, Unscaled
+from onyx.accumulation.loss_scaling import Scaling, Unscaled
 from onyx.accumulation.window import Window
 
 

@@ -47,7 +47,7 @@ def peers_of(model: Module) -> DdpPeers | None:
     return DdpPeers(model) if isinstance(model, DistributedDataParallel) else None
 
 
-def quiet(model: Module, last: bool) -> AbstractContextManager[None]:
+def sync_if(model: Module, last: bool) -> AbstractContextManager[None]:
     """Around forward and backward of one micro-batch: no exchange unless it is the window's last."""
     if last or not isinstance(model, DistributedDataParallel):
         return nullcontext()
@@ -60,7 +60,7 @@ def _no_sync(model: DistributedDataParallel) -> Iterator[None]:
         yield
 
 
-def is_quiet(model: Module) -> bool:
+def skips_sync(model: Module) -> bool:
     """Whether this micro-batch's gradients stay on this rank."""
     return isinstance(model, DistributedDataParallel) and not model.require_backward_grad_sync
 

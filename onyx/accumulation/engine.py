@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from onyx.accumulation import check, ddp
 from onyx.accumulation.boundary import close
+from onyx.accumulation.loss_scaling import scaling_for
 from onyx.accumulation.metrics import MetricsTracker
-from onyx.accumulation.scaling import scaling_for
 from onyx.accumulation.window import Window
 
 
@@ -117,17 +117,17 @@ class GradientAccumulator:
             self._window = Window(length=self.accumulation_steps)
         contribution = self._window.take(loss)
         self._scaling.scale(contribution).backward()
-        self._window.quiet = ddp.is_quiet(model)
+        self._window.unsynced = ddp.skips_sync(model)
         return self._step(model) if self._window.full or is_final_batch else False
 
     def micro_batch(self, model: Module, is_final_batch: bool = False) -> AbstractContextManager[None]:
         """Around forward and `accumulate`: under DDP, gradients then travel once per window."""
         last = self._window.next_is_last if self._window else self.accumulation_steps == 1
-        return ddp.quiet(model, last or is_final_batch)
+        return ddp.sync_if(model, last or is_final_batch)
 
     def _step(self, model: Module) -> bool:
         assert self._window is not None  # noqa: S101 - `accumulate` has opened it
-        if self._window.quiet:
+        if self._window.unsynced:
             ddp.exchange_now(model)
         update = close(self._window, self.optimizer, max_norm=self.max_grad_norm, scaling=self._scaling)
         self._window = None

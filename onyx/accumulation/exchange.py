@@ -22,7 +22,7 @@ class Ballot:
     """What a rank says at the end of its share. An answer that one rank gives holds for all."""
 
     failed: bool = False
-    """This rank cannot go on: nobody steps."""
+    """This rank cannot go on: no rank steps."""
 
     stop: bool = False
     """End after this update, keeping what was learnt."""
@@ -30,8 +30,8 @@ class Ballot:
     pause: bool = False
     """Pause after this update."""
 
-    told: tuple[float, ...] = ()
-    """Numbers for the others, as many from every rank. After the vote: what all ranks told, rank after rank."""
+    numbers: tuple[float, ...] = ()
+    """Numbers for the other ranks, as many from every rank. After the vote: those of all ranks, rank after rank."""
 
 
 def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | None = None) -> Ballot:
@@ -42,19 +42,19 @@ def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | 
     """
     answers = [float(answer) for answer in (ballot.failed, ballot.stop, ballot.pause)]
     present = [float(parameter.grad is not None) for parameter in parameters]
-    mine = torch.tensor([*answers, *present, *ballot.told], dtype=torch.float64)
-    all_said = [torch.empty_like(mine) for _ in range(distributed.get_world_size(group))]
-    distributed.all_gather(all_said, mine, group=group)
+    mine = torch.tensor([*answers, *present, *ballot.numbers], dtype=torch.float64)
+    ballots = [torch.empty_like(mine) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(ballots, mine, group=group)
 
-    said = torch.stack(all_said)
-    yes = said[:, : len(answers) + len(present)].amax(dim=0).bool().tolist()
+    table = torch.stack(ballots)
+    yes = table[:, : len(answers) + len(present)].amax(dim=0).bool().tolist()
     failed, stop, pause = yes[: len(answers)]
     for parameter, somewhere in zip(parameters, yes[len(answers) :], strict=True):
-        # After a failure nobody steps, and the rank that failed may have no memory left for zeros.
+        # After a failure no rank steps, and the rank that failed may have no memory left for zeros.
         if somewhere and parameter.grad is None and not failed:
             parameter.grad = torch.zeros_like(parameter)
-    told = tuple(said[:, len(yes) :].flatten().tolist())
-    return Ballot(failed=failed, stop=stop, pause=pause, told=told)
+    numbers = tuple(table[:, len(yes) :].flatten().tolist())
+    return Ballot(failed=failed, stop=stop, pause=pause, numbers=numbers)
 
 
 def reduce_gradients(
@@ -82,15 +82,15 @@ def reduce_gradients(
 def buckets(gradients: Iterable[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
     """Neighbours of one kind and device together, up to `bucket_bytes`. A larger gradient is a bucket of its own."""
     bucket: list[Tensor] = []
-    room = bucket_bytes
+    space_left = bucket_bytes
     for gradient in gradients:
         size = gradient.numel() * gradient.element_size()
         alike = not bucket or (bucket[0].dtype, bucket[0].device) == (gradient.dtype, gradient.device)
-        if bucket and (size > room or not alike):
+        if bucket and (size > space_left or not alike):
             yield bucket
-            bucket, room = [], bucket_bytes
+            bucket, space_left = [], bucket_bytes
         bucket.append(gradient)
-        room -= size
+        space_left -= size
     if bucket:
         yield bucket
 

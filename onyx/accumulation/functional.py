@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onyx.accumulation.check import flag, whole
-from onyx.accumulation.loss_scaler import DynamicLossScaler, DynamicLossScalerConfig
+from onyx.accumulation.loss_scaling import DynamicLossScaler, DynamicLossScalerConfig
 from onyx.accumulation.tree import Flat, Tree, copy_leaves, flatten, flatten_like, is_traced, leaf_names
 
 __all__ = [

@@ -53,7 +53,7 @@ class Window:
     weighted: bool | None = None
     """Whether this window's micro-batches come with weights. None before the first."""
 
-    quiet: bool = False
+    unsynced: bool = False
     """Whether the last micro-batch's gradients stayed on this rank, so that the boundary must exchange them."""
 
     def __post_init__(self) -> None:

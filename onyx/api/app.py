@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from onyx import __version__
-from onyx.api.app_context import Opening
+from onyx.api.app_context import ContextProvider
 from onyx.api.openai.router import openai_router_of
 from onyx.api.router import router_of
 from onyx.api.routes.operations import make_operations
@@ -17,10 +17,10 @@ A first job: `POST /gradient-accumulation/training/with-accumulation` with the e
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Everything that `onyx serve` serves."""
-    opening = Opening(settings)
+    provider = ContextProvider(settings)
     app = FastAPI(title="Onyx", version=__version__, description=_ABOUT, redirect_slashes=False)
-    app.state.opening = opening
-    app.include_router(make_operations(opening))
-    app.include_router(router_of(opening))
-    app.include_router(openai_router_of(opening))
+    app.state.context_provider = provider
+    app.include_router(make_operations(provider))
+    app.include_router(router_of(provider))
+    app.include_router(openai_router_of(provider))
     return app

@@ -1,4 +1,4 @@
-"""The desk: what all requests to one ONYX_HOME share. It is opened once, by a lifespan or by the first request."""
+"""The context: what all requests to one ONYX_HOME share. It is opened once, by a lifespan or by the first request."""
 
 import asyncio
 import logging
@@ -45,7 +45,7 @@ class AppContext:
         self.settings = home.settings
         self.store = home.store
         self.launcher = LaunchClient(home.settings.run_dir)
-        self.trier = Playground(home.settings, home.store, self.launcher)
+        self.playground = Playground(home.settings, home.store, self.launcher)
         self.requests = RateLimit(home.settings.rate_limit, "requests")
         self.plans = RateLimit(home.settings.planning_rate_limit, "plans")
         self.audit = AuditLog(home.settings)
@@ -92,30 +92,30 @@ class AppContext:
         return without_keys(request, allow_anonymous=self.settings.allow_anonymous)
 
 
-class Opening:
-    """Opens the desk when it is first needed, once per event loop."""
+class ContextProvider:
+    """Opens the context when it is first needed, once per event loop."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
-        self._desks: WeakKeyDictionary[asyncio.AbstractEventLoop, AppContext] = WeakKeyDictionary()
+        self._contexts: WeakKeyDictionary[asyncio.AbstractEventLoop, AppContext] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._users = 0
 
-    async def desk(self) -> AppContext:
+    async def context(self) -> AppContext:
         loop = asyncio.get_running_loop()
-        if (desk := self._desks.get(loop)) is not None:
-            return desk
+        if (context := self._contexts.get(loop)) is not None:
+            return context
         async with self._locks.setdefault(loop, asyncio.Lock()):
-            if loop not in self._desks:
-                self._desks[loop] = await _open_desk(self._settings)
-        return self._desks[loop]
+            if loop not in self._contexts:
+                self._contexts[loop] = await _open_context(self._settings)
+        return self._contexts[loop]
 
     def leave(self) -> RunnerProcess | None:
         """This process is about to end: whoever waits or listens hears now, and its runner is told to stop."""
         found = None
-        for desk in self._desks.values():
-            desk.leaving.set()
-            found = desk.home.leave() or found
+        for context in self._contexts.values():
+            context.leaving.set()
+            found = context.home.stop_runner() or found
         return found
 
     async def _keep_runner(self) -> None:
@@ -123,42 +123,42 @@ class Opening:
         while True:
             await asyncio.sleep(KEEP_SECONDS)
             try:
-                await (await self.desk()).home.ensure_runner()
+                await (await self.context()).home.ensure_runner()
             except Exception:
                 logger.exception("no runner could be started", extra={"action": "runner_failed"})
 
     async def __call__(self, request: Request) -> None:
         """As a dependency of a router: who is asking is known before any handler runs. Asked twice, it counts once."""
-        desk = await self.desk()
-        if getattr(request.state, "admitted_by", None) is desk:
+        context = await self.context()
+        if getattr(request.state, "admitted_by", None) is context:
             return
-        request.state.desk = desk
-        request.state.caller = await desk.admit(request)
-        request.state.admitted_by = desk
+        request.state.context = context
+        request.state.caller = await context.admit(request)
+        request.state.admitted_by = context
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
-        """Included twice, it is still one desk; the last to leave closes it."""
+        """Included twice, it is still one context; the last to leave closes it."""
         self._users += 1
         try:
-            await self.desk()
+            await self.context()
         except Exception:  # a store that is away at the start may be there for the first request
-            logger.exception("the desk could not be opened yet", extra={"action": "opening_failed"})
+            logger.exception("the context could not be opened yet", extra={"action": "opening_failed"})
         keeping = asyncio.create_task(self._keep_runner())
         try:
             yield
         finally:
             keeping.cancel()
             self._users -= 1
-            desk = self._desks.get(asyncio.get_running_loop())
-            if desk is not None and self._users == 0:
-                del self._desks[asyncio.get_running_loop()]
-                await desk.trier.close()
-                await desk.home.close()
+            context = self._contexts.get(asyncio.get_running_loop())
+            if context is not None and self._users == 0:
+                del self._contexts[asyncio.get_running_loop()]
+                await context.playground.close()
+                await context.home.close()
 
 
-async def _open_desk(settings: Settings | None) -> AppContext:
-    """A desk with a runner beside it; without one, nothing of it stays open."""
+async def _open_context(settings: Settings | None) -> AppContext:
+    """A context with a runner beside it; without one, nothing of it stays open."""
     home = await Home.open(settings)
     try:
         await home.ensure_runner()

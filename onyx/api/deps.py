@@ -12,9 +12,9 @@ from onyx.api.http.errors import not_found
 from onyx.jobs.models import Job
 
 
-def _desk(request: Request) -> AppContext:
-    desk: AppContext = request.state.desk
-    return desk
+def _context(request: Request) -> AppContext:
+    context: AppContext = request.state.context
+    return context
 
 
 def _caller(request: Request) -> Caller:
@@ -25,15 +25,15 @@ def _caller(request: Request) -> Caller:
 BEARER = HTTPBearer(
     auto_error=False, scheme_name="API key", description="Made by `onyx keys create`. Without any key: this host only."
 )
-"""For the docs' Authorize button; the desk itself looks at the header."""
+"""For the docs' Authorize button; the context itself looks at the header."""
 
-DeskDep = Annotated[AppContext, Depends(_desk)]
+ContextDep = Annotated[AppContext, Depends(_context)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
 
 
-async def _job(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Job:
-    job = await desk.store.jobs.get(training_id, caller.sees)
+async def _job(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> Job:
+    job = await context.store.jobs.get(training_id, caller.sees)
     if job is None:
         raise not_found("training", training_id)
     return job

@@ -12,7 +12,7 @@ from onyx.memory.devices.device import Device
 
 
 async def plan_batch(
-    desk: AppContext,
+    context: AppContext,
     caller: Caller,
     model: str,
     target: int,
@@ -23,13 +23,13 @@ async def plan_batch(
 ) -> dict[str, Any]:
     """The documented answer; 400 with what would fit, or what to change; 429 for one plan too many."""
     given = {name: value for name, value in options.items() if value is not None}
-    if given.get("max_length", 0) > desk.settings.most_max_length:
-        raise bad(f"max_length may be at most {desk.settings.most_max_length} here", param="max_length")
-    await desk.plans.hit(caller.counted_as)
+    if given.get("max_length", 0) > context.settings.most_max_length:
+        raise bad(f"max_length may be at most {context.settings.most_max_length} here", param="max_length")
+    await context.plans.hit(caller.counted_as)
     try:
         imagined = [Device.imagined(card, place) for place, card in enumerate(cards)]
         return await optimal_batch_size(
-            model, target, gpu_ids, desk.settings, launcher=desk.launcher, imagined=imagined, **given
+            model, target, gpu_ids, context.settings, launcher=context.launcher, imagined=imagined, **given
         )
     except ValueError as error:
-        raise cannot(scrub(str(error), desk.settings), code="no_plan") from None
+        raise cannot(scrub(str(error), context.settings), code="no_plan") from None

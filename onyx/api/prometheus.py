@@ -83,11 +83,11 @@ class State(Collector):
         return family
 
 
-async def expose(desk: AppContext) -> bytes:
-    """The state of what this desk serves, in Prometheus's text format."""
-    settings = desk.settings
+async def expose(context: AppContext) -> bytes:
+    """The state of what this context serves, in Prometheus's text format."""
+    settings = context.settings
     state = State(
-        counts=await desk.store.inventory.counts(),
+        counts=await context.store.inventory.counts(),
         bulletins=await asyncio.to_thread(bulletin.read_all, settings.run_dir),
         free_disk=await asyncio.to_thread(free_bytes, settings.home),
         hot_celsius=settings.hot_celsius,

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from onyx.api.app import create_app
-from onyx.api.app_context import Opening
+from onyx.api.app_context import ContextProvider
 from onyx.jobs.runner.autostart import RunnerProcess
 from onyx.settings import Settings
 
@@ -35,7 +35,7 @@ class Server(uvicorn.Server):
                 app, lifespan="on", log_config=None, access_log=False, timeout_graceful_shutdown=DRAIN_SECONDS
             )
         )
-        self._opening: Opening = app.state.opening
+        self._provider: ContextProvider = app.state.context_provider
         self._on_ready = on_ready
         self._patience = settings.grace_seconds + SLACK_SECONDS
         self._runner: RunnerProcess | None = None
@@ -62,7 +62,7 @@ class Server(uvicorn.Server):
             return
         self.should_exit = True
         logger.info("stopping: no new requests, and ranks save", extra={"action": "stopping"})
-        self._runner = self._opening.leave()
+        self._runner = self._provider.leave()
 
     async def serve_and_leave(self, listener: socket.socket) -> None:
         """Until the last request is answered and the runner beside this process has saved and left."""

@@ -16,11 +16,11 @@ _AS_IT_IS = ("texts", "rows", "hub", "hub_split", "max_length", "overlong", "eva
 _FRACTIONS = ("evaluation_fraction", "tolerated_bad_lines")
 
 
-async def spec_of(body: TrainingBody, desk: AppContext, caller: Caller) -> JobSpec:
+async def spec_of(body: TrainingBody, context: AppContext, caller: Caller) -> JobSpec:
     """What the body asks for; 404 and 422 for what it must not."""
-    config = await _config(body, desk, caller)
+    config = await _config(body, context, caller)
     training = _training(body, config)
-    limit = desk.settings
+    limit = context.settings
     if training.get("epochs", 0) > limit.most_epochs:
         raise bad(f"epochs may be at most {limit.most_epochs} here", param="training_config.epochs")
     if body.dataset_config.max_length > limit.most_max_length:
@@ -33,7 +33,7 @@ async def spec_of(body: TrainingBody, desk: AppContext, caller: Caller) -> JobSp
     try:
         return job_spec(
             model=body.model_name,
-            data=await _data(body.dataset_config, desk, caller),
+            data=await _data(body.dataset_config, context, caller),
             training=training,
             window=asked or window or body.target_effective_batch_size,
             accumulation_steps=body.accumulation_steps or steps,
@@ -41,7 +41,7 @@ async def spec_of(body: TrainingBody, desk: AppContext, caller: Caller) -> JobSp
             labels={"user_id": body.user_id},
         )
     except ValueError as error:
-        raise bad(scrub(str(error), desk.settings)) from None
+        raise bad(scrub(str(error), context.settings)) from None
 
 
 def _check_rows(data: DatasetConfig, most: int) -> None:
@@ -51,11 +51,11 @@ def _check_rows(data: DatasetConfig, most: int) -> None:
             raise bad(f"{name} may be at most {most:,} here", param=f"dataset_config.{name}")
 
 
-async def _config(body: TrainingBody, desk: AppContext, caller: Caller) -> ConfigBody | None:
+async def _config(body: TrainingBody, context: AppContext, caller: Caller) -> ConfigBody | None:
     named = body.gradient_accumulation_config
     if not isinstance(named, str):
         return named
-    stored = await desk.store.configs.get(named, caller.sees)
+    stored = await context.store.configs.get(named, caller.sees)
     if stored is None:
         raise not_found("stored config", named)
     return ConfigBody.model_validate(stored.config)
@@ -72,22 +72,22 @@ def _training(body: TrainingBody, config: ConfigBody | None) -> dict[str, Any]:
     return joined | body.training_config.given()
 
 
-async def _data(config: DatasetConfig, desk: AppContext, caller: Caller) -> dict[str, Any]:
+async def _data(config: DatasetConfig, context: AppContext, caller: Caller) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in (*_AS_IT_IS, *_FRACTIONS)}
-    path = await _file(config.file_id, config.path, desk, caller, "dataset_config")
+    path = await _file(config.file_id, config.path, context, caller, "dataset_config")
     evaluation = await _file(
-        config.evaluation_file_id, config.evaluation_path, desk, caller, "dataset_config.evaluation"
+        config.evaluation_file_id, config.evaluation_path, context, caller, "dataset_config.evaluation"
     )
     return fields | {"path": path, "evaluation_path": evaluation}
 
 
-async def _file(file_id: str | None, path: str | None, desk: AppContext, caller: Caller, where: str) -> str | None:
+async def _file(file_id: str | None, path: str | None, context: AppContext, caller: Caller, where: str) -> str | None:
     if file_id is not None:
-        stored = await desk.store.uploads.get(file_id, caller.sees)
+        stored = await context.store.uploads.get(file_id, caller.sees)
         if stored is None:
             raise not_found("file", file_id)
-        return str(stored.path(desk.settings.home))
-    return str(_inside(desk.settings.data_root, path, f"{where}.path")) if path is not None else None
+        return str(stored.path(context.settings.home))
+    return str(_inside(context.settings.data_root, path, f"{where}.path")) if path is not None else None
 
 
 def _inside(root: Path | None, path: str, param: str) -> Path:

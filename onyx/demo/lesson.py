@@ -41,9 +41,9 @@ TINY = Lesson("onyx/tiny", 13, 80, {"epochs": 80, "learning_rate": 5e-3})
 
 def choose() -> Lesson:
     """A real pretrained model where its wheel is installed."""
-    from onyx.training.models.smollm2 import gguf_file
+    from onyx.training.contract.model_names import smollm2_gguf
 
-    return SMOLLM2 if gguf_file() is not None else TINY
+    return SMOLLM2 if smollm2_gguf() is not None else TINY
 
 
 def rows() -> list[dict[str, Any]]:

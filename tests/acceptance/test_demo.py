@@ -11,8 +11,8 @@ import pytest
 from onyx.demo import __main__ as demo
 from onyx.demo.lesson import PROBES, TINY
 from onyx.jobs.runner.runner_lock import locked_by
-from tests.acceptance.place import PATIENCE, wait_for
 from tests.measured import share_measurements
+from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.mark.slow

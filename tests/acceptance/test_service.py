@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from onyx.jobs.runner.runner_lock import locked_by
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
-from tests.acceptance.place import PATIENCE, wait_for
 from tests.measured import share_measurements
+from tests.waiting import PATIENCE, wait_for
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onyx.accumulation import functional, loss_scaler
+from onyx.accumulation import functional, loss_scaling
 from onyx.accumulation.functional import (
     DynamicLossScaler,
     DynamicLossScalerConfig,
@@ -354,8 +354,8 @@ def test_a_bad_state_is_refused_and_changes_nothing(change: dict[str, Any], says
 
 
 def test_the_scaler_is_offered_here_too() -> None:
-    assert functional.DynamicLossScaler is loss_scaler.DynamicLossScaler
-    assert functional.DynamicLossScalerConfig is loss_scaler.DynamicLossScalerConfig
+    assert functional.DynamicLossScaler is loss_scaling.DynamicLossScaler
+    assert functional.DynamicLossScalerConfig is loss_scaling.DynamicLossScalerConfig
 
 
 @pytest.mark.parametrize("base", [0, 1])

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from onyx.api.app import create_app
-from onyx.api.app_context import Opening
+from onyx.api.app_context import ContextProvider
 from onyx.jobs.home import Home
 from onyx.jobs.store.keys import Scope
 from onyx.settings import Settings
@@ -36,7 +36,7 @@ def service(at: Settings) -> Iterator[TestClient]:
     is opened by its lifespan, on settings of its own.
     """
     app = _free.pop() if _free else create_app()
-    vars(app.state.opening).update(vars(Opening(at)))
+    vars(app.state.context_provider).update(vars(ContextProvider(at)))
     with TestClient(app) as client:
         yield client
     _free.append(app)

@@ -1,4 +1,4 @@
-"""One desk for all requests; keys that work, stop working, and are nowhere to be read."""
+"""One context for all requests; keys that work, stop working, and are nowhere to be read."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.api import app_context as desk_module
+from onyx.api import app_context
 from onyx.jobs.store.keys import Scope
 from onyx.settings import Settings
 from tests.api.service import AT, at_home, make_job, make_key, service, settings
@@ -32,7 +32,7 @@ def test_with_keys_a_token_is_needed_everywhere(here: Settings) -> None:
 def test_a_revoked_key_stops_and_the_last_one_leaves_the_door_shut(
     here: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_module, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(app_context, "FRESH_SECONDS", 0.0)
     key_id, ann = make_key(here, "ann")
     with service(here) as client:
         assert client.get(f"{AT}/stats", headers=ann).status_code == 200
@@ -42,7 +42,7 @@ def test_a_revoked_key_stops_and_the_last_one_leaves_the_door_shut(
 
 
 def test_keys_are_read_again_within_two_seconds() -> None:
-    assert desk_module.FRESH_SECONDS <= 2.0
+    assert app_context.FRESH_SECONDS <= 2.0
 
 
 def test_a_key_is_nowhere_to_be_read(here: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,14 +93,14 @@ def test_the_home_is_nobody_elses(client: TestClient, here: Settings) -> None:
     assert all(mode == 0o600 for name, mode in modes.items() if name.startswith(("onyx.db", "audit")))
 
 
-def test_a_desk_that_cannot_start_its_runner_leaves_no_connection_open(tmp_path: Path) -> None:
+def test_a_context_that_cannot_start_its_runner_leaves_no_connection_open(tmp_path: Path) -> None:
     at = settings(tmp_path, embedded_runner=True)
     at.run_dir.mkdir(parents=True)
     (at.run_dir / "clients").touch()  # a file, so that no client can be registered in it
     before = set(threading.enumerate())
 
     async def story() -> list[threading.Thread]:
-        opening = desk_module.Opening(at)
+        provider = app_context.ContextProvider(at)
         for _ in range(2):
             with pytest.raises(OSError, match="clients"):
                 await opening.desk()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onyx.cli import main
-from tests.acceptance.serving import Serving, serving
+from tests.acceptance.onyx_serve import OnyxServe, onyx_serve
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ Onyx = Callable[..., Ran]
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("home")) as it:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnyxServe]:
+    with onyx_serve(tmp_path_factory.mktemp("home")) as it:
         yield it
 
 
@@ -52,7 +52,7 @@ def onyx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.fixture
-def remote(onyx: Onyx, service: Serving, monkeypatch: pytest.MonkeyPatch) -> Onyx:
+def remote(onyx: Onyx, service: OnyxServe, monkeypatch: pytest.MonkeyPatch) -> Onyx:
     """The same, and there is a service."""
     monkeypatch.setenv("ONYX_URL", service.url)
     return onyx

@@ -237,7 +237,7 @@ def test_plans_and_devices_need_no_torch() -> None:
 import sys
 import onyx.memory, onyx.memory.errors, onyx.memory.planner, onyx.memory.recipe
 import onyx.memory.devices.device, onyx.memory.footprint.footprint, onyx.memory.footprint.json_cache
-import onyx.memory.footprint.overhead, onyx.memory.planning.alternatives, onyx.memory.planning.device_fit
+import onyx.memory.footprint.stored, onyx.memory.planning.alternatives, onyx.memory.planning.device_fit
 import onyx.memory.planning.plan, onyx.memory.planning.timing
 assert not {"torch", "transformers", "peft"} & set(sys.modules)
 """

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any, NoReturn
 
-from onyx.training import durable
+from onyx import fs
 from onyx.training.state.journal import Journal
 
 
@@ -15,7 +15,7 @@ def before_the_line() -> None:
 
 def before_the_stretch() -> None:
     """The journal knows, and the stretch of the reference is not stored yet."""
-    durable.directory = _die
+    fs.publish_directory = _die
 
 
 def _die(*_: Any, **__: Any) -> NoReturn:

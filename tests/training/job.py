@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from onyx.training.contract.attempt import Attempt, Event, Exit, Share, attempt_dir
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.spec import DataSpec, JobSpec, TrainingSpec
 from onyx.training.data.encode import Encoded
 from onyx.training.data.token_store import FORMAT, Meta, Writer, write_meta
@@ -26,7 +27,6 @@ from onyx.training.rank.main import set_up
 from onyx.training.rank.rank_group import Ranks
 from onyx.training.rank.run import Run
 from onyx.training.state.events import read_events
-from onyx.training.stop_signals import Stop
 from tests.training.template import SECONDS, Template
 
 VOCABULARY = 250
@@ -268,17 +268,17 @@ class Job:
 
 
 @contextlib.contextmanager
-def inline(job: Job, stop: Stop | None = None) -> Iterator[Run]:
+def inline(job: Job, stop: StopFlag | None = None) -> Iterator[Run]:
     """The next attempt, set up in this process with one rank."""
     job.number += 1
     if not job.attempt_dir.exists():
         job.write_attempt()
     attempt = job.attempt()
-    run = set_up(attempt, Ranks(), attempt.shares[0], stop or Stop())
+    run = set_up(attempt, Ranks(), attempt.shares[0], stop or StopFlag())
     try:
         yield run
     finally:
-        run.record.close()
+        run.recorder.close()
 
 
 def run_inline(job: Job) -> Run:

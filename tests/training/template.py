@@ -73,6 +73,7 @@ class Template:
 
 
 def _serve() -> None:
+    import onyx.training.preload  # noqa: F401 - so that no fork has to
 
     gc.collect()
     gc.freeze()
@@ -125,10 +126,10 @@ def _become(request: dict[str, Any]) -> NoReturn:
 
 def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
     """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
-    from onyx.training.state.metrics import Metrics, Row
-    from onyx.training.stop_signals import Stop
+    from onyx.training.contract.child_process import StopFlag
+    from onyx.training.contract.metrics_csv import Metrics, Row
 
-    add, listen = Metrics.add, Stop.listen
+    add, listen = Metrics.add, StopFlag.listen
 
     def wait_at(update: int) -> None:
         (attempt / f"held-{update}-{rank}").touch()
@@ -140,13 +141,13 @@ def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
         if row.update in updates and rank == 0:
             wait_at(row.update)
 
-    def listen_and_wait(stop: Stop) -> Stop:
+    def listen_and_wait(stop: StopFlag) -> StopFlag:
         listen(stop)
         if 0 in updates:
             wait_at(0)
         return stop
 
-    Metrics.add, Stop.listen = add_and_wait, listen_and_wait  # type: ignore[method-assign, assignment]
+    Metrics.add, StopFlag.listen = add_and_wait, listen_and_wait  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from onyx.accumulation.ads.mixed import MixedPrecision
 from onyx.accumulation.boundary import Update, close
 from onyx.accumulation.gauge import own_bytes, peak_bytes
 from onyx.accumulation.lazy_scalar import Number, read
-from onyx.accumulation.scaling import Scaling, scaling_for
+from onyx.accumulation.loss_scaling import Scaling, scaling_for
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger("onyx.server.features.ads.gradient_accumulation")
@@ -100,7 +100,7 @@ class GradientAccumulator:
         contribution = window.take(loss, weight)
         scaling = self._scaling(scaler)
         scaling.scale(contribution).backward()
-        window.quiet = ddp.is_quiet(model)
+        window.unsynced = ddp.skips_sync(model)
         self._optimizer = optimizer
         backward_time = self._phase("backward", time.perf_counter() - started)
 
@@ -117,7 +117,7 @@ class GradientAccumulator:
     def micro_batch(self, model: Module) -> AbstractContextManager[None]:
         """Around forward and `accumulate_gradients`: under DDP, gradients then travel once per window."""
         last = self.should_update() or not self.config.sync_gradients
-        return ddp.quiet(model, last)
+        return ddp.sync_if(model, last)
 
     def should_update(self) -> bool:
         """Whether the micro-batch to come ends its window."""
@@ -194,7 +194,7 @@ class GradientAccumulator:
     def _close(self, model: Module, optimizer: Optimizer, scaling: Scaling) -> Update:
         assert self._window is not None  # noqa: S101 - callers have opened it
         started = time.perf_counter()
-        if self._window.quiet:
+        if self._window.unsynced:
             ddp.exchange_now(model)
         update = close(self._window, optimizer, max_norm=self.config.gradient_clipping, scaling=scaling)
         self._last.losses = read(self._last.losses)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from onyx.accumulation.ads.config import GradientAccumulationConfig
 from onyx.accumulation.boundary import Update
+from onyx.accumulation.loss_scaling import Scaling, TorchScaling, Unscaled
 from onyx.accumulation.precision import Precision, autocast, grad_scaler
-from onyx.accumulation.scaling import Scaling, TorchScaling, Unscaled
 
 _HALF = (torch.float16, torch.bfloat16)
 

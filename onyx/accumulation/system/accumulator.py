@@ -15,19 +15,18 @@ from onyx.accumulation import ddp
 from onyx.accumulation.boundary import Update
 from onyx.accumulation.gauge import Gauge, read_gauge
 from onyx.accumulation.lazy_scalar import Number, read, settle
-from onyx.accumulation.noise import NoiseScale
+from onyx.accumulation.loss_scaling import Scaling, Unscaled, scaling_for
 from onyx.accumulation.precision import Precision
-from onyx.accumulation.scaling import Scaling, Unscaled, scaling_for
-from onyx.accumulation.statefile import read_state, write_state
 from onyx.accumulation.system.batch import admit_loss
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
 from onyx.accumulation.system.micro_batch import MicroBatchChooser, MicroBatchSizer, halve_under_pressure
-from onyx.accumulation.system.noise_meter import NoiseMeter
+from onyx.accumulation.system.noise import NoiseMeter, NoiseScale
 from onyx.accumulation.system.results import AccumulationStats, MicroBatchResult
-from onyx.accumulation.system.saved import Saved, put_gradients, restore
+from onyx.accumulation.system.saved_state import SavedState, put_gradients, restore
 from onyx.accumulation.system.setup import SetupHolder, prepare, scaler_for
 from onyx.accumulation.system.state import AccumulationState
-from onyx.accumulation.system.windows import close_window, tell, window_length
+from onyx.accumulation.system.statefile import read_state, write_state
+from onyx.accumulation.system.window_policy import close_window, tell, window_length
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class GradientAccumulator(SetupHolder):
         self._sizer = MicroBatchSizer(gauge, choose_micro_batch)
         self._meter: NoiseMeter | None = None
         self._scaling: Scaling = Unscaled()
-        self._scale, self._quiet = 1.0, False
+        self._scale, self._unsynced = 1.0, False
 
     def setup_training(
         self,
@@ -94,7 +93,7 @@ class GradientAccumulator(SetupHolder):
         micro-batch is cut from one.
         """
         window = self._open(batch_size)
-        with ddp.quiet(self.setup.model, window.next_is_last):
+        with ddp.sync_if(self.setup.model, window.next_is_last):
             yield
 
     def accumulate_gradients(
@@ -120,7 +119,7 @@ class GradientAccumulator(SetupHolder):
             window.take_undivided(loss)
         state.backward_by_caller = not backward
         state.total_steps += 1
-        self._quiet = ddp.is_quiet(self.setup.model)
+        self._unsynced = ddp.skips_sync(self.setup.model)
         if self._meter is not None:
             self._meter.see(window, weight, scale=self._scale if backward else 1.0)
         result = self._result(window, settle(loss))
@@ -203,16 +202,16 @@ class GradientAccumulator(SetupHolder):
         }
 
     def _close(self) -> Update:
-        return close_window(self.setup, self.config, self.state, self._scaling, self._meter, exchange=self._quiet)
+        return close_window(self.setup, self.config, self.state, self._scaling, self._meter, exchange=self._unsynced)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next micro-batch depends on, an open window's gradients included."""
-        saved = Saved.of(self.config, self.state, self.noise, self._meter, self.scaler, self.setup.bare_model)
+        saved = SavedState.of(self.config, self.state, self.noise, self._meter, self.scaler, self.setup.bare_model)
         return saved.state_dict()
 
-    def check_state_dict(self, saved: Mapping[str, Any]) -> Saved:
+    def check_state_dict(self, saved: Mapping[str, Any]) -> SavedState:
         """Refuse what `load_state_dict` would refuse."""
-        return Saved.checked(saved, self.config, self.setup.bare_model, self.scaler, self.setup.peers)
+        return SavedState.checked(saved, self.config, self.setup.bare_model, self.scaler, self.setup.peers)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken. The config stays this accumulator's own."""
@@ -222,7 +221,7 @@ class GradientAccumulator(SetupHolder):
         self.noise.load_state_dict(found.noise)
         self._take_up_scaler()
         if found.state.window is not None:
-            self._quiet = setup.peers is not None  # to average once too often changes nothing
+            self._unsynced = setup.peers is not None  # to average once too often changes nothing
             put_gradients(setup.bare_model, found.gradients)
             if self._meter is not None and found.meter is not None:
                 self._meter.load_state_dict(found.meter)

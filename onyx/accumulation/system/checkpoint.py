@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from onyx.accumulation import check
-from onyx.accumulation.statefile import read_state, write_state
 from onyx.accumulation.system.checkpoint_dir import ABOUT, FORMAT, replacing, written
 from onyx.accumulation.system.results import HistoryEntry
+from onyx.accumulation.system.statefile import read_state, write_state
 
 _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"

@@ -1,6 +1,5 @@
 """What an accumulator and a trainer work on, checked once."""
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,37 +13,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from onyx.accumulation import check
 from onyx.accumulation.boundary import Strategy
 from onyx.accumulation.ddp import DdpPeers, peers_of, unwrapped
+from onyx.accumulation.loss_scaling import scaling_for
 from onyx.accumulation.precision import Precision, autocast, grad_scaler, resolve
-from onyx.accumulation.scaling import scaling_for
-from onyx.accumulation.strategy import AdaptiveLayers, ByGroup, LayerWise, Selective
-from onyx.accumulation.system.config import AccumulationStrategy, GradientAccumulationConfig
-
-logger = logging.getLogger(__name__)
-
-
-def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: Optimizer) -> Strategy | None:
-    """What gradients go through at the boundary; None for nothing."""
-    match config.strategy:
-        case AccumulationStrategy.LAYER_WISE:
-            return LayerWise(model, config.layer_accumulation_weights)
-        case AccumulationStrategy.PARAMETER_GROUPS:
-            return ByGroup(optimizer, config.parameter_group_weights)
-        case AccumulationStrategy.ADAPTIVE_LAYERS:
-            return AdaptiveLayers()
-        case _:
-            return None
-
-
-def left_out(config: GradientAccumulationConfig, model: Module) -> Selective | None:
-    """What drops the gradients of parameters that are listed with weight 0."""
-    if config.selective:
-        return Selective(model, config.layer_accumulation_weights)
-    if config.layer_accumulation_weights and config.strategy is not AccumulationStrategy.LAYER_WISE:
-        logger.warning(
-            "layer_accumulation_weights act with strategy layer_wise or in selective mode only: not with %s",
-            config.strategy.value,
-        )
-    return None
+from onyx.accumulation.system.config import GradientAccumulationConfig
+from onyx.accumulation.system.strategy import Selective, strategy_for, zero_weight_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +105,7 @@ def prepare(
     name = check.one_of("precision", precision, [each.value for each in Precision])
     where = _device(device, model)
     strategy = strategy_for(config, unwrapped(model), optimizer)
-    selective = left_out(config, unwrapped(model))
+    left_out = zero_weight_parameters(config, unwrapped(model))
     model.to(where)
     optimizer.zero_grad(set_to_none=True)
     return Setup(
@@ -145,7 +117,7 @@ def prepare(
         precision=resolve(Precision(name).dtype, where),
         peers=peers_of(model),
         strategy=strategy,
-        left_out=selective,
+        left_out=left_out,
     )
 
 

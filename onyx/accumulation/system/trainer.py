@@ -29,9 +29,9 @@ from onyx.accumulation.system.results import (
     ValidationResult,
     remembered,
 )
-from onyx.accumulation.system.saved import restore
+from onyx.accumulation.system.saved_state import restore
 from onyx.accumulation.system.setup import SetupHolder
-from onyx.accumulation.system.windows import expected_updates
+from onyx.accumulation.system.window_policy import expected_updates
 
 logger = logging.getLogger(__name__)
 

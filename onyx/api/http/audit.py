@@ -49,9 +49,9 @@ class AuditLog:
 
 async def note(request: Request, name: str, route: str, status: int) -> None:
     """Append the line. Ids are noted, bodies and secrets never are."""
-    desk = getattr(request.state, "desk", None)
+    context = getattr(request.state, "context", None)
     quiet = request.method in _READING and status not in _REFUSED and name not in _TAKING
-    if quiet or desk is None:
+    if quiet or context is None:
         return
     caller = getattr(request.state, "caller", None)
     line = {
@@ -66,7 +66,7 @@ async def note(request: Request, name: str, route: str, status: int) -> None:
         "made": getattr(request.state, "made", None),
         "status": status,
     }
-    await desk.audit.append(json.dumps(line) + "\n")
+    await context.audit.append(json.dumps(line) + "\n")
 
 
 def _append(settings: Settings, line: str) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from onyx import logs
 from onyx.api import prometheus as metrics
-from onyx.api.app_context import Opening
+from onyx.api.app_context import ContextProvider
 from onyx.api.deps import BEARER
 from onyx.api.http import audit
 from onyx.api.http.bounded_body import BoundedRequest
@@ -73,8 +73,8 @@ class OnyxRoute(APIRoute):
             bounded = BoundedRequest(request.scope, request.receive)
             with logs.about(request_id=request.state.request_id):
                 try:
-                    for opening in self._openings(request):
-                        await opening(bounded)
+                    for provider in self._providers(request):
+                        await provider(bounded)
                     response = await handle(bounded)
                 except Exception as error:
                     response = self.answer(translate(error, request) or _ours(error, request))
@@ -87,10 +87,10 @@ class OnyxRoute(APIRoute):
 
         return handle_bounded
 
-    def _openings(self, request: Request) -> list[Opening]:
+    def _providers(self, request: Request) -> list[ContextProvider]:
         """Whom to ask before a byte of the body is read: FastAPI reads it first and runs dependencies after."""
         included = request.scope.get("fastapi", {}).get("effective_route_context", self)
-        return [each.dependency for each in included.dependencies if isinstance(each.dependency, Opening)]
+        return [each.dependency for each in included.dependencies if isinstance(each.dependency, ContextProvider)]
 
     def answer(self, error: ApiError) -> Response:
         """An error in this API's words."""
@@ -125,13 +125,13 @@ def _ours(error: Exception, request: Request) -> ApiError:
 
 
 def guarded_router(
-    opening: Opening, prefix: str, parts: Iterable[ModuleType], responses: Mapping[int | str, dict[str, Any]]
+    provider: ContextProvider, prefix: str, parts: Iterable[ModuleType], responses: Mapping[int | str, dict[str, Any]]
 ) -> APIRouter:
-    """The routers of `parts` under a prefix, on this opening's desk. Anybody's FastAPI app can include it."""
+    """The routers of `parts` under a prefix, on this provider's context. Anybody's FastAPI app can include it."""
     router = APIRouter(
         prefix=prefix,
-        dependencies=[Depends(opening), Depends(BEARER)],
-        lifespan=opening.lifespan,
+        dependencies=[Depends(provider), Depends(BEARER)],
+        lifespan=provider.lifespan,
         responses=dict(responses),
     )
     for part in parts:

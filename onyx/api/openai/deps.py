@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path
 from starlette.responses import JSONResponse, Response
 
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.http.route import OnyxRoute
 from onyx.api.openai.errors import error_answer, missing, status_of
@@ -15,8 +15,8 @@ JobId = Annotated[str, Path(description="The id of any of your jobs, whichever A
 PARAM = "fine_tuning_job_id"
 
 
-async def _job(fine_tuning_job_id: JobId, desk: DeskDep, caller: CallerDep) -> Job:
-    job = await desk.store.jobs.get(fine_tuning_job_id, caller.sees)
+async def _job(fine_tuning_job_id: JobId, context: ContextDep, caller: CallerDep) -> Job:
+    job = await context.store.jobs.get(fine_tuning_job_id, caller.sees)
     if job is None:
         raise missing("fine-tuning job", fine_tuning_job_id, PARAM)
     return job

@@ -97,22 +97,22 @@ class _Base:
     owner: str
 
 
-async def asked_for(body: JobBody, desk: AppContext, caller: Caller) -> NewJob:
+async def asked_for(body: JobBody, context: AppContext, caller: Caller) -> NewJob:
     """What the body asks for; 400 with code and param for what it must not."""
-    _check_limits(body, desk.settings)
-    training_file = await _file(body.training_file, desk, caller, "training_file")
-    validation = await _file(body.validation_file, desk, caller, "validation_file") if body.validation_file else None
-    base = await _base(body.model, desk, caller)
-    await _check_webhook(body.onyx.webhook_url, desk.settings)
+    _check_limits(body, context.settings)
+    training_file = await _file(body.training_file, context, caller, "training_file")
+    validation = await _file(body.validation_file, context, caller, "validation_file") if body.validation_file else None
+    base = await _base(body.model, context, caller)
+    await _check_webhook(body.onyx.webhook_url, context.settings)
     numbers = _hyperparameters(body)
     samples = await samples_in(training_file)
     multiplier = numbers.learning_rate_multiplier or 1.0
     try:
         spec = job_spec(
             model=base.name,
-            data=_data(body.onyx, desk.settings)
+            data=_data(body.onyx, context.settings)
             | {"path": str(training_file), "evaluation_path": str(validation) if validation else None},
-            training=_training(body, numbers, min(desk.settings.most_epochs, epochs_for(samples))),
+            training=_training(body, numbers, min(context.settings.most_epochs, epochs_for(samples))),
             window=numbers.batch_size or body.onyx.window or batch_for(samples),
             accumulation_steps=body.onyx.accumulation_steps,
             devices=body.onyx.devices,
@@ -122,7 +122,7 @@ async def asked_for(body: JobBody, desk: AppContext, caller: Caller) -> NewJob:
             wandb=body.integrations[0].wandb if body.integrations else None,
         )
     except ValueError as error:
-        raise wrong(scrub(str(error), desk.settings), "onyx") from None
+        raise wrong(scrub(str(error), context.settings), "onyx") from None
     return NewJob(spec, base.owner)
 
 
@@ -179,9 +179,9 @@ def _labels(body: JobBody, base: _Base, multiplier: float) -> dict[str, Any]:
     }
 
 
-async def _file(file_id: str, desk: AppContext, caller: Caller, param: str) -> Path:
-    stored = await desk.store.uploads.get(file_id, caller.sees)
-    path = stored.path(desk.settings.home) if stored else None
+async def _file(file_id: str, context: AppContext, caller: Caller, param: str) -> Path:
+    stored = await context.store.uploads.get(file_id, caller.sees)
+    path = stored.path(context.settings.home) if stored else None
     if stored is None or path is None or not path.is_file():
         raise wrong(f"there is no file {file_id[:80]!r}: upload it first", param, code="file_not_found")
     if stored.purpose != "fine-tune":
@@ -189,17 +189,19 @@ async def _file(file_id: str, desk: AppContext, caller: Caller, param: str) -> P
     return path
 
 
-async def _base(name: str, desk: AppContext, caller: Caller) -> _Base:
+async def _base(name: str, context: AppContext, caller: Caller) -> _Base:
     """The model to begin with, and whose the job is."""
     if is_fine_tuned(name):
-        found = await find_model(name, desk, caller)
+        found = await find_model(name, context, caller)
         if found is None:
             raise _no_base(name)
         return _Base(found.spec_model, base_of(found.job), _owner(caller, found.job.owner))
-    former = await desk.store.jobs.get(name.partition(":")[0], caller.sees) if is_id(name.partition(":")[0]) else None
+    former = (
+        await context.store.jobs.get(name.partition(":")[0], caller.sees) if is_id(name.partition(":")[0]) else None
+    )
     if former is not None:
         return _Base(name, base_of(former), _owner(caller, former.owner))
-    if not await asyncio.to_thread(may_be_base, name, desk.settings):
+    if not await asyncio.to_thread(may_be_base, name, context.settings):
         raise _no_base(name)
     return _Base(name, name, caller.name)
 

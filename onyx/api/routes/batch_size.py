@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from onyx.accumulation.rates import Rule, adjust_learning_rate
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import bad
 from onyx.api.http.route import OnyxRoute
 from onyx.api.planning import plan_batch
@@ -30,10 +30,10 @@ Number = Annotated[int, Query(ge=1, le=MOST)]
 
 
 @router.post("/calculate-batch-size", responses=problems(*WITH_BODY))
-async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep, caller: CallerDep) -> BatchSizeAnswer:
+async def calculate_batch_size(body: BatchSizeBody, context: ContextDep, caller: CallerDep) -> BatchSizeAnswer:
     """Micro-batch and accumulation steps for a model on GPUs that are here, or on cards one does not have."""
     answer = await plan_batch(
-        desk,
+        context,
         caller,
         body.model_name,
         body.target_effective_batch_size,
@@ -50,14 +50,14 @@ async def calculate_batch_size(body: BatchSizeBody, desk: DeskDep, caller: Calle
 
 @router.get("/calculate-batch-size", responses=problems(400, 422))
 async def recommend_batch_size(
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     model_name: Annotated[ModelName, Query()],
     target_batch_size: Number = 32,
     gpu_ids: Annotated[GpuIds | None, Query()] = None,
 ) -> BatchSizeRecommendation:
     """The same in short."""
-    answer = await plan_batch(desk, caller, model_name, target_batch_size, gpu_ids)
+    answer = await plan_batch(context, caller, model_name, target_batch_size, gpu_ids)
     return BatchSizeRecommendation(
         model_name=model_name,
         target_batch_size=target_batch_size,
@@ -72,21 +72,21 @@ async def recommend_batch_size(
 
 
 @router.post("/optimize", responses=problems(*WITH_BODY))
-async def optimize(body: OptimizeBody, desk: DeskDep, caller: CallerDep) -> OptimizeAnswer:
+async def optimize(body: OptimizeBody, context: ContextDep, caller: CallerDep) -> OptimizeAnswer:
     """calculate: a plan; optimize: that plan beside what LoRA would change; monitor: what runs now, and on what."""
     if body.action == "monitor":
-        jobs = await running_jobs(desk, caller)
+        jobs = await running_jobs(context, caller)
         details: dict[str, Any] = {
             "running": {job.id: job.progress.model_dump() if job.progress else None for job in jobs},
-            "accumulation_efficiency": await efficiency(desk, jobs),
-            "gpu_info": gpu_info(await desk.gpus()),
+            "accumulation_efficiency": await efficiency(context, jobs),
+            "gpu_info": gpu_info(await context.gpus()),
         }
         return OptimizeAnswer(action=body.action, details=details)
     if body.model_name is None:
         raise bad(f"the action {body.action} needs model_name", param="model_name")
-    details = await plan_batch(desk, caller, body.model_name, body.target_batch_size, body.gpu_ids)
+    details = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids)
     if body.action == "optimize":
-        lora = await plan_batch(desk, caller, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
+        lora = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
         details = {"full": details, "lora": lora}
     return OptimizeAnswer(action=body.action, details=details)
 

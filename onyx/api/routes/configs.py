@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from onyx.api.deps import CallerDep, DeskDep, TrainingId
+from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.errors import cannot, not_found
 from onyx.api.http.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, problems
@@ -21,9 +21,9 @@ LIVE = frozenset({"accumulation_steps", "gradient_clipping"})
 
 
 @router.post("/config", responses=problems(*WITH_BODY))
-async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigMade:
+async def create_config(body: ConfigBody, context: ContextDep, caller: CallerDep) -> ConfigMade:
     """Keep a config for later jobs."""
-    stored = await desk.store.configs.put(caller.name, body.model_dump(), most=desk.settings.configs_per_owner)
+    stored = await context.store.configs.put(caller.name, body.model_dump(), most=context.settings.configs_per_owner)
     return ConfigMade(
         training_id=stored.id,
         config=stored.config,
@@ -34,26 +34,28 @@ async def create_config(body: ConfigBody, desk: DeskDep, caller: CallerDep) -> C
 
 
 @router.get("/config/{training_id}", responses=problems(404, 422))
-async def get_config(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> ConfigAnswer:
+async def get_config(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> ConfigAnswer:
     """A stored config, or what a job accumulates by."""
-    stored = await desk.store.configs.get(training_id, caller.sees)
+    stored = await context.store.configs.get(training_id, caller.sees)
     if stored is not None:
         return ConfigAnswer(training_id=stored.id, config=stored.config, timestamp=stored.updated_at)
-    job = await desk.store.jobs.get(training_id, caller.sees)
+    job = await context.store.jobs.get(training_id, caller.sees)
     if job is None:
         raise not_found("config or training", training_id)
     return ConfigAnswer(training_id=job.id, config=config_of(job), timestamp=job.created_at)
 
 
 @router.put("/config/{training_id}", responses=problems(*WITH_BODY, 404))
-async def update_config(training_id: TrainingId, body: ConfigBody, desk: DeskDep, caller: CallerDep) -> ConfigUpdated:
+async def update_config(
+    training_id: TrainingId, body: ConfigBody, context: ContextDep, caller: CallerDep
+) -> ConfigUpdated:
     """Replace a stored config; or change N and clipping of an unfinished job from its next window on."""
-    stored = await desk.store.configs.update(training_id, body.model_dump(), caller.sees)
+    stored = await context.store.configs.update(training_id, body.model_dump(), caller.sees)
     if stored is not None:
         return ConfigUpdated(training_id=stored.id, config=stored.config)
-    if await desk.store.jobs.get(training_id, caller.sees) is None:
+    if await context.store.jobs.get(training_id, caller.sees) is None:
         raise not_found("config or training", training_id)
-    job = await desk.home.reconfigure(training_id, _live_change(body), caller.sees)
+    job = await context.home.reconfigure(training_id, _live_change(body), caller.sees)
     return ConfigUpdated(training_id=job.id, config=config_of(job))
 
 

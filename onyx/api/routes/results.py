@@ -11,14 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from onyx.api.deps import DeskDep, JobDep
+from onyx.api.deps import ContextDep, JobDep
 from onyx.api.http.errors import cannot, not_found
 from onyx.api.http.route import OnyxRoute
 from onyx.api.http.scrubbing import scrub
 from onyx.api.model_archive import rewritten, tar_stream
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogLine, LogPage
-from onyx.jobs.published_model import MODEL, serves
+from onyx.jobs.job_directory import MODEL, serves
 from onyx.settings import Settings
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
@@ -36,11 +36,11 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 )
 async def get_model(
     job: JobDep,
-    desk: DeskDep,
+    context: ContextDep,
     file: Annotated[str | None, Query(max_length=255, description="One file of it, by its name")] = None,
 ) -> Response:
     """The published model: the directory as a tar stream, or one file of it."""
-    folder = desk.settings.job_dir(job.id) / MODEL
+    folder = context.settings.job_dir(job.id) / MODEL
     if not serves(job, job.id) or not folder.is_dir():
         raise cannot(f"{job.id} is {job.status}: a model is published when a training has succeeded")
     instead = await asyncio.to_thread(rewritten, folder, job.spec.model)
@@ -59,12 +59,12 @@ async def get_model(
 @router.get("/training/{training_id}/logs", responses=problems(404, 422))
 async def get_logs(
     job: JobDep,
-    desk: DeskDep,
+    context: ContextDep,
     after: Annotated[int, Query(ge=0, le=2**31)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> LogPage:
     """What its processes wrote, in the order of attempts. Paths and tracebacks stay with the operator."""
-    return await asyncio.to_thread(page, desk.settings, job.id, after, limit)
+    return await asyncio.to_thread(page, context.settings, job.id, after, limit)
 
 
 def _file_of(folder: Path, name: str) -> Path | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 
 from onyx.api.app_context import AppContext
-from onyx.api.deps import CallerDep, DeskDep, TrainingId
+from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.caller import Caller
 from onyx.api.http.errors import not_found
 from onyx.api.http.route import OnyxRoute
@@ -32,20 +32,20 @@ from onyx.memory.devices.gpus import gpu_info
 MOST_RUNNING = 100
 
 
-async def running_jobs(desk: AppContext, caller: Caller) -> Sequence[Job]:
-    page = await desk.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
+async def running_jobs(context: AppContext, caller: Caller) -> Sequence[Job]:
+    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
     return page.jobs
 
 
-async def efficiency(desk: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
+async def efficiency(context: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
     """Real tokens of an update over the tokens that its micro-batches have room for, by job."""
-    found = {job.id: await _filled(desk, job) for job in jobs}
+    found = {job.id: await _filled(context, job) for job in jobs}
     return {job_id: share for job_id, share in found.items() if share is not None}
 
 
-async def _filled(desk: AppContext, job: Job) -> float | None:
+async def _filled(context: AppContext, job: Job) -> float | None:
     plan = plan_of(job)
-    metrics = await desk.store.events.last_metrics(job.id, 1)
+    metrics = await context.store.events.last_metrics(job.id, 1)
     if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
         return None
     data = metrics[0].data
@@ -72,9 +72,9 @@ _SIZES = {
 
 
 @router.get("/health")
-async def health(desk: DeskDep) -> Health:
+async def health(context: ContextDep) -> Health:
     """Whether the service answers, and what it runs on."""
-    gpus = await desk.gpus()
+    gpus = await context.gpus()
     return Health(
         status="healthy",
         timestamp=time.time(),
@@ -86,39 +86,39 @@ async def health(desk: DeskDep) -> Health:
 
 
 @router.get("/stats/{training_id}", responses=problems(404, 422))
-async def get_stats(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Stats:
+async def get_stats(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> Stats:
     """The numbers of one training. People poll this: however many ask, the store is read once a second."""
-    found = await desk.stats.get(training_id, lambda: _read(desk, training_id))
+    found = await context.stats.get(training_id, lambda: _read(context, training_id))
     if found is None or caller.sees not in (None, found[0]):
         raise not_found("training", training_id)
     return found[1]
 
 
 @router.get("/stats")
-async def list_stats(desk: DeskDep, caller: CallerDep) -> Sessions:
+async def list_stats(context: ContextDep, caller: CallerDep) -> Sessions:
     """Your trainings in short, newest first."""
-    page = await desk.store.jobs.list(owner=caller.sees, limit=MOST_SESSIONS)
-    total = await desk.store.jobs.count(caller.sees)
+    page = await context.store.jobs.list(owner=caller.sees, limit=MOST_SESSIONS)
+    total = await context.store.jobs.count(caller.sees)
     return Sessions(total_sessions=total, accumulation_stats=[_session(job) for job in page.jobs])
 
 
 @router.get("/performance/metrics")
-async def performance_metrics(desk: DeskDep, caller: CallerDep) -> Performance:
+async def performance_metrics(context: ContextDep, caller: CallerDep) -> Performance:
     """Devices as their driver reads them, and how full the micro-batches of running jobs are."""
-    gpus = gpu_info(await desk.gpus())
+    gpus = gpu_info(await context.gpus())
     return Performance(
         timestamp=time.time(),
         gpu_count=len(gpus),
         available_gpus=len(gpus),
         gpu_utilization={name: _number(gpu["gpu_utilization"]) for name, gpu in gpus.items()},
         memory_utilization={name: _number(gpu["memory_utilization"]) for name, gpu in gpus.items()},
-        accumulation_efficiency=await efficiency(desk, await running_jobs(desk, caller)),
+        accumulation_efficiency=await efficiency(context, await running_jobs(context, caller)),
     )
 
 
 @router.get("/performance/recommendations", responses=problems(400, 422))
 async def performance_recommendations(
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     model_size: Literal["small", "medium", "large", "xlarge"] = "medium",
     target_batch_size: Annotated[int, Query(ge=1, le=MOST)] = 32,
@@ -127,7 +127,7 @@ async def performance_recommendations(
     """A rule of thumb by size; with a model's name the planner's own, measured answer."""
     advice = _SIZES[model_size]
     if model_name is not None:
-        advice = await _planned(desk, caller, model_name, target_batch_size)
+        advice = await _planned(context, caller, model_name, target_batch_size)
     batch = advice.max_batch_size_per_gpu
     steps = -(-target_batch_size // batch)
     return PerformanceAdvice(
@@ -143,18 +143,18 @@ async def performance_recommendations(
     )
 
 
-async def _read(desk: AppContext, training_id: str) -> tuple[str, Stats] | None:
+async def _read(context: AppContext, training_id: str) -> tuple[str, Stats] | None:
     """The owner and the numbers."""
-    job = await desk.store.jobs.get(training_id)
+    job = await context.store.jobs.get(training_id)
     if job is None:
         return None
-    numbers = accumulation_stats(job, await desk.store.events.last_metrics(job.id, HISTORY))
+    numbers = accumulation_stats(job, await context.store.events.last_metrics(job.id, HISTORY))
     shown = {name: numbers[name] for name in Stats.model_fields if name != "training_id"}
     return job.owner, Stats(training_id=job.id, **shown)
 
 
-async def _planned(desk: AppContext, caller: Caller, model: str, target: int) -> Recommendations:
-    answer = await plan_batch(desk, caller, model, target, None)
+async def _planned(context: AppContext, caller: Caller, model: str, target: int) -> Recommendations:
+    answer = await plan_batch(context, caller, model, target, None)
     used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
     words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
     return Recommendations(

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from onyx.api.create_training import NewTraining, answer_of
-from onyx.api.deps import CallerDep, DeskDep, JobDep, TrainingId
+from onyx.api.deps import CallerDep, ContextDep, JobDep, TrainingId
 from onyx.api.http.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
 from onyx.api.schemas.training import TrainingAnswer, TrainingPage
-from onyx.jobs.disk_quota import remove_job
 from onyx.jobs.ids import JobKind
+from onyx.jobs.job_directory import remove_job
 from onyx.jobs.status import JobStatus
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
@@ -35,44 +35,44 @@ async def train_large_batch(asked: Annotated[NewTraining, Depends()]) -> Trainin
 
 @router.get("/training", responses=problems(422))
 async def list_trainings(
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     status: Annotated[list[JobStatus] | None, Query(max_length=10)] = None,
 ) -> TrainingPage:
     """Your trainings, newest first."""
-    page = await desk.store.jobs.list(owner=caller.sees, statuses=status or (), after=after, limit=limit)
-    return TrainingPage(data=[await answer_of(job, desk) for job in page.jobs], has_more=page.more)
+    page = await context.store.jobs.list(owner=caller.sees, statuses=status or (), after=after, limit=limit)
+    return TrainingPage(data=[await answer_of(job, context) for job in page.jobs], has_more=page.more)
 
 
 @router.get("/training/{training_id}", responses=problems(404, 422))
-async def get_training(job: JobDep, desk: DeskDep) -> TrainingAnswer:
+async def get_training(job: JobDep, context: ContextDep) -> TrainingAnswer:
     """How a training stands."""
-    return await answer_of(job, desk, metrics=True)
+    return await answer_of(job, context, metrics=True)
 
 
 @router.post("/training/{training_id}/cancel", responses=problems(400, 404, 422))
-async def cancel_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+async def cancel_training(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> TrainingAnswer:
     """End it. What it has learnt so far is not published."""
-    return await answer_of(await desk.home.cancel(training_id, caller.sees), desk)
+    return await answer_of(await context.home.cancel(training_id, caller.sees), context)
 
 
 @router.post("/training/{training_id}/pause", responses=problems(400, 404, 422))
-async def pause_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+async def pause_training(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> TrainingAnswer:
     """Save, and give its devices to others until it is resumed."""
-    return await answer_of(await desk.home.pause(training_id, caller.sees), desk)
+    return await answer_of(await context.home.pause(training_id, caller.sees), context)
 
 
 @router.post("/training/{training_id}/resume", responses=problems(400, 404, 422))
-async def resume_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> TrainingAnswer:
+async def resume_training(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> TrainingAnswer:
     """Go on from where it was paused; the final weights are the same bits."""
-    return await answer_of(await desk.home.resume(training_id, caller.sees), desk)
+    return await answer_of(await context.home.resume(training_id, caller.sees), context)
 
 
 @router.delete("/training/{training_id}", responses=problems(400, 404, 422))
-async def delete_training(training_id: TrainingId, desk: DeskDep, caller: CallerDep) -> Done:
+async def delete_training(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> Done:
     """Remove a finished training with its data and its model."""
-    await desk.store.jobs.delete(training_id, caller.sees)
-    await remove_job(desk.settings, training_id)
+    await context.store.jobs.delete(training_id, caller.sees)
+    await remove_job(context.settings, training_id)
     return Done(training_id=training_id, message="The training was deleted with its data and its model")

@@ -12,6 +12,7 @@ import typer
 from onyx.cli.client import Service, follow
 from onyx.cli.job_summary import figures, percent, sparkline
 from onyx.cli.output import DEFAULT_URL, AwayFailure, JobId, Json, Key, Url, complain, duration, number, say
+from onyx.training.contract import event_kinds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +63,7 @@ def observe(service: Service, job_id: str, view: View) -> dict[str, Any]:
     losses: list[float] = []
     looked = 0.0
     for event in follow(service, job_id, on_away=view.note):
-        if event["kind"] == "metrics":
+        if event["kind"] == event_kinds.METRICS:
             if event["data"].get("loss") is not None:
                 losses.append(event["data"]["loss"])
         else:

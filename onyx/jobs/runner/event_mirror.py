@@ -14,6 +14,7 @@ from onyx.jobs.models import ClaimedJob, Progress
 from onyx.jobs.retry import retry_until_available
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event, attempt_dir
 from onyx.training.contract.prepared import PreparedJob
 
@@ -94,13 +95,13 @@ class EventMirror:
         """How far the job is, and the checkpoint from which it could resume."""
         if self._metrics:
             progress = self._progress(self._metrics)
-            await self._store.attempts.progress(self._lease, progress)
+            await self._store.attempts.report_progress(self._lease, progress)
             self._last, self._metrics = progress, []
         if self._saved is not None:
-            await self._store.attempts.checkpoint(self._lease, self._saved)
+            await self._store.attempts.report_checkpoint(self._lease, self._saved)
             self._saved = None
 
-    def _progress(self, metrics: Sequence[Event]) -> Progress:
+    def _progress(self, metrics: Sequence[Event]) -> JobProgress:
         data = metrics[-1].data
         samples = int(data["samples"])
         if self._first_samples is None:
@@ -108,7 +109,7 @@ class EventMirror:
         done, elapsed = samples - self._first_samples, time.monotonic() - self._began
         left = elapsed / done * (self._total - samples) if done > 0 else None
         per_update = samples / data["update"]
-        return Progress(
+        return JobProgress(
             update=data["update"],
             total_updates=math.ceil(self._total / per_update),
             epoch=data["epoch"],
@@ -154,5 +155,5 @@ async def mirror_former_attempts(claimed: ClaimedJob, context: RunnerContext) ->
             continue
         last_line = partial(context.store.events.last_line, claimed.job.id, number)
         if lines[-1].line > await retry_until_available(last_line):
-            mirror = partial(context.store.events.mirror_former, context.runner_id, claimed.job.id, number, lines)
+            mirror = partial(context.store.events.mirror_ended, context.runner_id, claimed.job.id, number, lines)
             await retry_until_available(mirror)

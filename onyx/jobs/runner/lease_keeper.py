@@ -18,7 +18,7 @@ class LeaseKeeper:
 
     def __init__(self, store: Store, lease: Lease) -> None:
         self.lease = lease
-        self.request: Request | None = None
+        self.request: StopRequest | None = None
         self.config: ConfigRequest | None = None
         self.lost = False
         """The store has refused this attempt. A store that is unavailable has refused nothing."""

@@ -37,9 +37,9 @@ from onyx.jobs.runner.prepare_job import prepare
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.runner.runner_lock import only_one
 from onyx.jobs.runner.train_job import train
-from onyx.jobs.runner.wakeup import WakeupListener
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import WakeupListener
 from onyx.memory.devices.cpu import cpu_cores
 from onyx.settings import Settings
 

@@ -18,10 +18,10 @@ from onyx.memory.errors import DoesNotFitError, SampleShapeError
 from onyx.memory.footprint import polynomial as fit
 from onyx.memory.footprint.estimate import count
 from onyx.memory.footprint.footprint import MOST_SAMPLES, Footprint
-from onyx.memory.footprint.overhead import overhead_of
 from onyx.memory.footprint.probe import fake_copy, fake_tensors, trace
-from onyx.memory.planner import fraction
+from onyx.memory.footprint.stored import overhead_of
 from onyx.memory.planning.device_fit import usable_memory
+from onyx.memory.planning.request import fraction
 from onyx.recipe.precision import Precision
 
 TOKENS = 512

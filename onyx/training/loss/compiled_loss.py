@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from onyx.memory.footprint.training_step import Batch
-from onyx.training.loss.objective import loss_and_right
+from onyx.training.loss.objective import loss_and_correct
 
 
 class CompiledLoss:
-    """`loss_and_right` as torch.compile makes it, for every shape at once; as it is once that has failed.
+    """`loss_and_correct` as torch.compile makes it, for every shape at once; as it is once that has failed.
 
     Graphs are kept in a directory between jobs and attempts, so that only the first one waits for them.
     """
@@ -23,7 +23,7 @@ class CompiledLoss:
         import torch._inductor.config
 
         torch._inductor.config.compile_threads = 1  # no pool of processes beside the rank
-        self._loss: Any = torch.compile(loss_and_right, dynamic=True)
+        self._loss: Any = torch.compile(loss_and_correct, dynamic=True)
         self.failed: str | None = None
         """Why nothing is compiled, once that is so."""
 
@@ -33,7 +33,7 @@ class CompiledLoss:
 
     def give_up(self, reason: str) -> None:
         """Go on without."""
-        self._loss = loss_and_right
+        self._loss = loss_and_correct
         self.failed = reason.split("\n", 1)[0][:200]
 
     def freeze(self) -> None:

@@ -25,14 +25,14 @@ Loss = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
 """The sum of a batch's losses, and how many of its label tokens the model has right."""
 
 
-def loss_and_right(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def loss_and_correct(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Both from one forward."""
     logits, labels = logits_of(model, batch), batch.labels.flatten()
-    right = count_right(logits.detach(), labels)  # before the loss makes more of their size: so it is never the peak
+    right = count_correct(logits.detach(), labels)  # before the loss makes more of their size: so it is never the peak
     return loss_of(logits, labels), right
 
 
-def count_right(logits: Tensor, labels: Tensor) -> Tensor:
+def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """How many label tokens are what the model holds likeliest; logits are (tokens, vocabulary), without a gradient."""
     # `max` reads a CPU's logits in half the time of `argmax`, and neither makes anything of their size.
     likeliest = logits.max(-1).indices
@@ -40,7 +40,7 @@ def count_right(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ForwardResult:
     """A micro-batch after its forward."""
 
     loss: Tensor
@@ -54,7 +54,7 @@ class Measured:
 class Objective(Protocol):
     """What a job learns by."""
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
         """A forward to learn from."""
         ...
 
@@ -68,18 +68,18 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
-class Imitate:
+class SupervisedObjective:
     """Supervised: every label token counts."""
 
-    loss: Loss = loss_and_right
+    loss: Loss = loss_and_correct
     joined: bool = False
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
         loss, right = self.loss(model, batch)
-        return Measured(loss, right[None])
+        return ForwardResult(loss, right[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        return loss_and_right(model, batch)
+        return loss_and_correct(model, batch)
 
     def blank(self, samples: int, length: int, device: torch.device) -> Batch:
         if self.joined:
@@ -88,15 +88,15 @@ class Imitate:
 
 
 @dataclass(frozen=True)
-class Prefer:
+class PreferenceObjective:
     """DPO: every pair counts."""
 
     beta: float
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
         margins = reward_margins(model, batch, self.beta)
         still = margins.detach()
-        return Measured(preference_loss(margins), torch.stack([still.sum(), (still > 0).sum().to(still.dtype)]))
+        return ForwardResult(preference_loss(margins), torch.stack([still.sum(), (still > 0).sum().to(still.dtype)]))
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         margins = reward_margins(model, batch, self.beta)
@@ -106,6 +106,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right, *, joined: bool = False) -> Objective:
+def objective_of(spec: TrainingSpec, loss: Loss = loss_and_correct, *, joined: bool = False) -> Objective:
     """`loss` may be a compiled one, and of samples that are joined."""
-    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss, joined)
+    return PreferenceObjective(spec.dpo_beta) if spec.objective == "dpo" else SupervisedObjective(loss, joined)

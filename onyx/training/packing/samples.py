@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from onyx.memory.footprint.training_step import IGNORED, Batch
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.cut import Lengths
 from onyx.training.packing.order import Indices
 
@@ -73,15 +73,15 @@ class Samples(Protocol):
         ...
 
 
-Data = Samples | Pairs
+Data = Samples | PreferencePairs
 
 
 def batch_of(samples: Data, chosen: Indices, device: torch.device, *, joined: bool = False) -> Batch:
     """One micro-batch, padded on the right or joined in a row, its labels shifted to where they are predicted."""
-    if not isinstance(samples, Pairs):
+    if not isinstance(samples, PreferencePairs):
         return _checked(samples, chosen, _row(samples, chosen, device) if joined else _rows(samples, chosen, device))
     halves = np.stack([2 * chosen, 2 * chosen + 1], axis=1).ravel()
-    batch = _checked(samples.halves, halves, _rows(samples.halves, halves, device))
+    batch = _checked(samples.answers, halves, _rows(samples.answers, halves, device))
     return replace(batch, reference=torch.from_numpy(samples.reference[chosen].ravel()).to(device))
 
 

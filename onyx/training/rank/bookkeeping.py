@@ -3,12 +3,12 @@
 from onyx.accumulation.boundary import Update
 from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
-from onyx.training.rank.run import Run, Task
+from onyx.training.contract.metrics_csv import PreferenceRow, Row, TokenRow
+from onyx.training.rank.run import RankWindow, Run
 from onyx.training.rank.vote import Agreed
-from onyx.training.state.metrics import PreferenceRow, Row, TokenRow
 
 
-def account(run: Run, window: Task, agreed: Agreed, update: Update, *, seconds: float) -> None:
+def count_window(run: Run, window: RankWindow, agreed: Agreed, update: Update, *, seconds: float) -> None:
     """Move on by one window, which was an update or a skip."""
     progress = run.progress
     progress.windows += 1
@@ -22,7 +22,7 @@ def account(run: Run, window: Task, agreed: Agreed, update: Update, *, seconds: 
         _skipped(run, window, update)
 
 
-def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float) -> None:
+def _stepped(run: Run, window: RankWindow, agreed: Agreed, update: Update, seconds: float) -> None:
     progress = run.progress
     progress.update += 1
     progress.not_finite_in_a_row = 0
@@ -36,10 +36,10 @@ def _stepped(run: Run, window: Task, agreed: Agreed, update: Update, seconds: fl
         "peak_bytes": max(progress.peaks),
     }
     row = _row(run, window, agreed, update, seconds)
-    run.record.update(row, details, last=progress.epoch_is_over(run.order.count))
+    run.recorder.update(row, details, last=progress.epoch_is_over(run.order.count))
 
 
-def _row(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float) -> Row:
+def _row(run: Run, window: RankWindow, agreed: Agreed, update: Update, seconds: float) -> Row:
     progress = run.progress
     row = Row(
         update=progress.update,
@@ -57,16 +57,16 @@ def _row(run: Run, window: Task, agreed: Agreed, update: Update, seconds: float)
     return PreferenceRow(**vars(row), reward_margin=agreed.margin / window.weight, preference_accuracy=accuracy)
 
 
-def _skipped(run: Run, window: Task, update: Update) -> None:
+def _skipped(run: Run, window: RankWindow, update: Update) -> None:
     progress = run.progress
     where = {"window": window.number, "update": progress.update, "reason": update.skipped}
     if update.skipped == "no weight":
         progress.skipped_no_weight += 1
-        run.record.events.say(event_kinds.SKIP, "no label token in the whole window: no update", where)
+        run.recorder.events.emit(event_kinds.SKIP, "no label token in the whole window: no update", where)
         return
     progress.skipped_not_finite += 1
     progress.not_finite_in_a_row += 1
-    run.record.events.say(event_kinds.SKIP, "the gradient is not finite: no update", where, level="warn")
+    run.recorder.events.emit(event_kinds.SKIP, "the gradient is not finite: no update", where, level="warn")
     allowed = run.attempt.spec.training.max_skipped_in_a_row
     if progress.not_finite_in_a_row > allowed:
         raise UserError(

@@ -12,7 +12,7 @@ from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Result
 from onyx.training.export.publish import keep_snapshot, publish
 from onyx.training.rank.evaluate import evaluate
-from onyx.training.rank.measurements import keep_pace, keep_time, predicted_bytes
+from onyx.training.rank.measurements import predicted_bytes, store_throughput, store_update_seconds
 from onyx.training.rank.run import Run
 from onyx.training.state.progress import EpochSums, Progress
 
@@ -27,14 +27,14 @@ def close_epoch(run: Run) -> bool:
         if score is None:
             return False
         entry |= {"evaluation_loss": finite(score.mean_loss), "evaluation_accuracy": finite(score.accuracy)}
-        run.record.events.say(
+        run.recorder.events.emit(
             event_kinds.EVALUATION, f"epoch {entry['epoch']}: evaluation loss {score.mean_loss:.4f}", entry
         )
-    if run.record.first:
+    if run.recorder.first:
         keep_snapshot(run, entry)
     _count(progress, entry, run.attempt.spec.training.early_stopping_patience)
     if progress.stopped_early:
-        run.record.events.say(
+        run.recorder.events.emit(
             event_kinds.MESSAGE, f"stopped early: no better evaluation than {progress.best_evaluation:.4f}"
         )
     return True
@@ -56,14 +56,14 @@ def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> N
 
 def finish(run: Run) -> None:
     """Publish the model, then say so: result.json is there when the model is."""
-    keep_pace(run)
+    store_throughput(run)
     if not run.ranks.first:
         return
     result = result_of(run)
-    keep_time(run)
+    store_update_seconds(run)
     publish(run, result)
     fs.write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
-    run.record.events.say(event_kinds.MESSAGE, f"the model is published after {result.updates} updates")
+    run.recorder.events.emit(event_kinds.MESSAGE, f"the model is published after {result.updates} updates")
 
 
 def result_of(run: Run) -> Result:

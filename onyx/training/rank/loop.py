@@ -4,7 +4,7 @@ import time
 from enum import Enum, auto
 
 from onyx.accumulation.boundary import close
-from onyx.training.rank.bookkeeping import account
+from onyx.training.rank.bookkeeping import count_window
 from onyx.training.rank.epoch import close_epoch
 from onyx.training.rank.reference import make_reference, missing_stretches
 from onyx.training.rank.run import Run
@@ -24,7 +24,7 @@ class Ending(Enum):
 
 def train(run: Run) -> Ending:
     """All windows that are left, each one update."""
-    progress, worker = run.progress, run.worker
+    progress, step = run.progress, run.step
     missing = missing_stretches(run)
     start(run, run.place(missing[0].number if missing else None))
     if not make_reference(run, missing):
@@ -36,9 +36,9 @@ def train(run: Run) -> Ending:
             continue
         began = time.monotonic()
         window = run.next_window()
-        run.pace.begin(int(worker.samples.tokens[window.share].sum()))
+        run.throughput.begin(int(step.samples.tokens[window.share].sum()))
         share = run_share(
-            worker,
+            step,
             window.share,
             budget=run.relaxed_budget(),
             cost=run.share.micro_batch_cost,
@@ -48,12 +48,12 @@ def train(run: Run) -> Ending:
         agreed = agree(run, share, Place(window=window.number))
         if agreed.stop:
             return stop(run)
-        run.ranks.reduce(worker.parameters)
+        run.ranks.reduce(step.parameters)
         for group in run.optimizer.param_groups:
             group["lr"] = window.rate
-        update = close(share.window, run.optimizer, max_norm=progress.steering.clipping, scaling=worker.scaling)
-        account(run, window, agreed, update, seconds=time.monotonic() - began)
-        if run.record.due(progress.update):
+        update = close(share.window, run.optimizer, max_norm=progress.steering.clipping, scaling=step.scaling)
+        count_window(run, window, agreed, update, seconds=time.monotonic() - began)
+        if run.recorder.due(progress.update):
             save(run)
     save(run)
     return Ending.DONE
@@ -67,5 +67,5 @@ def stop(run: Run) -> Ending:
 
 
 def save(run: Run) -> None:
-    run.progress.scaler = run.worker.scaler_state()
-    run.record.save(run.progress, run.worker.model, run.optimizer)
+    run.progress.scaler = run.step.scaler_state()
+    run.recorder.save(run.progress, run.step.model, run.optimizer)

@@ -9,18 +9,21 @@ from typing import Any
 
 import torch
 
-from onyx.memory.footprint.overhead import Overhead, store_overhead
+from onyx.memory.footprint.overhead import Overhead
+from onyx.memory.footprint.stored import store_overhead
 from onyx.memory.planning.timing import Timing, own_key, store_timing, stored_timing
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.rank.out_of_memory import peak_bytes
 from onyx.training.rank.run import Run
-from onyx.training.rank.warmup import Seconds
+
+Seconds = dict[int, float]
+"""Of micro-batches, by padded tokens."""
 
 
 def report(run: Run, seconds: Seconds) -> None:
     """One event with time and memory as this rank found them."""
-    part, device = _part(run), run.worker.device
+    part, device = _part(run), run.step.device
     if device.type != "cpu" and "name" in part:
         store_overhead(part["name"], card_overhead(device))
     timing = _timing(part, seconds)
@@ -34,10 +37,10 @@ def report(run: Run, seconds: Seconds) -> None:
         "predicted_bytes": predicted[run.ranks.rank] if predicted else None,
         "measured_bytes": measured,
     }
-    run.record.events.say(event_kinds.PROBE, f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
+    run.recorder.events.emit(event_kinds.PROBE, f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
 
 
-def keep_time(run: Run) -> None:
+def store_update_seconds(run: Run) -> None:
     """At the end: what an update took beyond its micro-batches is now known, and goes to later plans."""
     key, windows = _part(run).get("timing_key"), run.progress.windows
     if key is None or not windows:
@@ -50,11 +53,11 @@ def keep_time(run: Run) -> None:
     store_timing(key, replace(timing, per_update=max(0.0, beyond)))
 
 
-def keep_pace(run: Run) -> None:
+def store_throughput(run: Run) -> None:
     """At the end, on every rank: how fast its own device was, for the shares of later plans."""
-    key, per_token = _part(run).get("timing_key"), run.pace.per_token
-    if key is not None and per_token is not None:
-        mine = Timing(per_micro_batch=0.0, per_token=per_token, per_update=0.0)
+    key, seconds_per_token = _part(run).get("timing_key"), run.throughput.seconds_per_token
+    if key is not None and seconds_per_token is not None:
+        mine = Timing(per_micro_batch=0.0, per_token=seconds_per_token, per_update=0.0)
         store_timing(own_key(key, run.share.device, run.share.uuid), mine)
 
 
@@ -67,7 +70,7 @@ def predicted_bytes(attempt: Attempt) -> list[int]:
 def update_seconds(run: Run, timing: Timing) -> float:
     """Of this rank's share of a mean window."""
     samples = min(run.progress.steering.window, run.order.count) * run.share.share
-    tokens = samples * float(run.worker.samples.lengths.mean())
+    tokens = samples * float(run.step.samples.lengths.mean())
     return timing.seconds(micro_batches=math.ceil(tokens / run.budget), tokens=tokens)
 
 

@@ -12,7 +12,7 @@ from onyx.training.contract.errors import UserError
 from onyx.training.contract.spec import TrainingSpec
 
 
-def free(parameters: list[torch.nn.Parameter]) -> None:
+def free_memory(parameters: list[torch.nn.Parameter]) -> None:
     """Drop gradients and give back what can be given back. Call it outside of `except`: a traceback pins tensors."""
     clear(parameters)
     gc.collect()
@@ -21,7 +21,7 @@ def free(parameters: list[torch.nn.Parameter]) -> None:
         torch.accelerator.empty_cache()
 
 
-def finer(budget: int, *, samples: int, length: int) -> int | None:
+def smaller_budget(budget: int, *, samples: int, length: int) -> int | None:
     """The budget after a micro-batch of `samples` × `length` tokens did not fit; None when there is no finer cut.
 
     At least half of what was tried, down to samples that run alone.
@@ -31,7 +31,7 @@ def finer(budget: int, *, samples: int, length: int) -> int | None:
     return length if length < budget else None
 
 
-class Thrash:
+class ThrashDetector:
     """An allocator that frees and tries again on two windows in a row: speed collapses before memory runs out."""
 
     def __init__(self) -> None:

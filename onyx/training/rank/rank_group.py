@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from onyx.accumulation.exchange import Ballot, reduce_gradients, vote
 from onyx.training.contract.attempt import Attempt
-from onyx.training.stop_signals import Stop
+from onyx.training.contract.child_process import StopFlag
 
 MEETING_SECONDS = 60.0
 """How long ranks wait for one another at the start, where one may never have come to be."""
@@ -48,7 +48,7 @@ class Ranks:
         if self.size > 1:
             reduce_gradients(parameters, self.gradients)
 
-    def from_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """What rank 0 gives, on every rank: so that all follow one reading of a directory."""
         if self.size == 1:
             return text
@@ -65,7 +65,7 @@ class StoppedWhileWaitingError(Exception):
     """This rank was told to stop before all were there: nothing has happened that is not on the disk."""
 
 
-def join(attempt: Attempt, rank: int, device: torch.device, stop: Stop) -> Ranks:
+def join(attempt: Attempt, rank: int, device: torch.device, stop: StopFlag) -> Ranks:
     """Meet the other ranks at the attempt's rendezvous."""
     size = len(attempt.shares)
     if size == 1:
@@ -86,7 +86,7 @@ def join(attempt: Attempt, rank: int, device: torch.device, stop: Stop) -> Ranks
     return Ranks(rank=rank, size=size, gradients=everyone, votes=votes)
 
 
-def _meet(store: FileStore, rank: int, size: int, stop: Stop) -> None:
+def _meet(store: FileStore, rank: int, size: int, stop: StopFlag) -> None:
     """Wait until all are there. torch would wait as patiently as for a vote, and deaf to being told to stop.
 
     All go on or none does: whoever counts first decides, rank 0 to go when all are there, anybody to stop.
@@ -139,7 +139,7 @@ class RankReport:
     peak: int = 0
     """The most bytes that it has held."""
 
-    stuck: int = 0
+    oversized: int = 0
     """Tokens of a sample that does not fit even alone; 0 when all do."""
 
     eager: int = 0
@@ -158,7 +158,7 @@ class RankReport:
         return tuple(float(number) for number in astuple(self))
 
 
-def heard(told: Sequence[float]) -> list[RankReport]:
+def parse_reports(told: Sequence[float]) -> list[RankReport]:
     """What each rank told."""
     width = len(fields(RankReport))
     return [_told(told[start : start + width]) for start in range(0, len(told), width)]

@@ -2,7 +2,7 @@
 
 Its log-probabilities are computed before the first update, in eval mode and with adapters switched off, and kept with
 the job: no second copy of the model is ever needed, later epochs pay nothing, and an attempt that resumes reads the
-numbers that the first one computed. Pairs are done in stretches, so that a kill costs one stretch.
+numbers that the first one computed. PreferencePairs are done in stretches, so that a kill costs one stretch.
 
 How a stretch is cut follows from the plan and the journal. Rank 0 writes a finer cut to the journal before it stores
 the stretch: when a rank dies between the two, the next attempt computes the stretch by that line.
@@ -23,17 +23,18 @@ from torch import nn
 from onyx import fs
 from onyx.memory.footprint.training_step import log_probabilities
 from onyx.recipe.autocast import autocast
+from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import batch_of
-from onyx.training.rank.finer_cuts import Fitted, Short, cut_until_it_fits, run_all
 from onyx.training.rank.run import Run
+from onyx.training.rank.share import FittedCut, TooLarge, cut_until_it_fits, run_all
 from onyx.training.rank.step import RankStep
 from onyx.training.rank.vote import agree_on
 
 STRETCH = 512
-"""Pairs that are done, agreed on and stored together."""
+"""PreferencePairs that are done, agreed on and stored together."""
 
 NUMBERS = "log_probabilities.npy"
 
@@ -46,16 +47,16 @@ class Stretch:
     """Stretches before it: those of the training data come first."""
 
     name: str
-    pairs: Pairs
+    pairs: PreferencePairs
     chosen: Indices
 
 
 def missing_stretches(run: Run) -> list[Stretch]:
     """Fill in what is stored; the stretches that are not, in their order."""
-    if not isinstance(run.worker.samples, Pairs):
+    if not isinstance(run.step.samples, PreferencePairs):
         return []
     folder = _folder(run)
-    stored = set(json.loads(run.ranks.from_first(json.dumps(_stored(folder)) if run.ranks.first else "")))
+    stored = set(json.loads(run.ranks.broadcast(json.dumps(_stored(folder)) if run.ranks.first else "")))
     left = []
     for stretch in _stretches(run):
         if stretch.name in stored:
@@ -75,7 +76,7 @@ def make_reference(run: Run, missing: list[Stretch]) -> bool:
     """Compute what is missing. False when a rank was told to stop."""
     if not missing:
         return True
-    with _as_it_was(run.worker.model):
+    with _as_it_was(run.step.model):
         return all(_compute(run, stretch) for stretch in missing)
 
 
@@ -85,7 +86,7 @@ def _compute(run: Run, stretch: Stretch) -> bool:
     mine = np.zeros((len(chosen), 2), dtype=np.float32)
     share = run.share_of(chosen, pairs)
     budgets = run.journal.budgets_of_stretch(run.planned_budgets, stretch.number)
-    fitted = _fill(run.worker, pairs, share, budgets[run.ranks.rank], run.share.micro_batch_cost)
+    fitted = _fill(run.step, pairs, share, budgets[run.ranks.rank], run.share.micro_batch_cost)
     mine[np.searchsorted(chosen, share)] = pairs.reference[share]
     told = agree_on(run, fitted, mine.ravel().tolist(), run.place(stretch.number), budgets)
     if told is None:
@@ -93,26 +94,26 @@ def _compute(run: Run, stretch: Stretch) -> bool:
     # Each pair was done by one rank; all others told 0.
     pairs.reference[chosen] = np.array(told).sum(axis=0).reshape(-1, 2)
     if run.ranks.first:
-        run.record.refuse_if_superseded()
+        run.recorder.refuse_if_superseded()
         with fs.publish_directory(_folder(run) / stretch.name) as part:
             np.save(part / NUMBERS, pairs.reference[chosen])
-        run.record.events.say("message", f"reference log-probabilities of {stretch.name} are computed")
+        run.recorder.events.emit(event_kinds.MESSAGE, f"reference log-probabilities of {stretch.name} are computed")
     return True
 
 
-def _fill(worker: RankStep, pairs: Pairs, share: Indices, budget: int, cost: int) -> Fitted:
+def _fill(step: RankStep, pairs: PreferencePairs, share: Indices, budget: int, cost: int) -> FittedCut:
     """The reference of a share, all of it cut finer where memory runs out."""
 
     def one(chosen: Indices) -> None:
-        batch = batch_of(pairs, chosen, worker.device)
-        with autocast(worker.precision, worker.device.type):
-            found = log_probabilities(worker.model, batch).float().cpu()
+        batch = batch_of(pairs, chosen, step.device)
+        with autocast(step.precision, step.device.type):
+            found = log_probabilities(step.model, batch).float().cpu()
         pairs.reference[chosen] = found.reshape(-1, 2).numpy()
 
-    def run(cut: list[Indices]) -> Short | None:
-        return run_all(worker, cut, one)
+    def run(cut: list[Indices]) -> TooLarge | None:
+        return run_all(step, cut, one)
 
-    return cut_until_it_fits(worker, pairs, share, budget=budget, cost=cost, run=run)
+    return cut_until_it_fits(step, pairs, share, budget=budget, cost=cost, run=run)
 
 
 @contextmanager
@@ -136,11 +137,11 @@ def _without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 def _stretches(run: Run) -> Iterator[Stretch]:
-    parts = (("training", run.worker.samples), ("evaluation", run.evaluation))
+    parts = (("training", run.step.samples), ("evaluation", run.evaluation))
     starts = [
         (part, pairs, start)
         for part, pairs in parts
-        if isinstance(pairs, Pairs)
+        if isinstance(pairs, PreferencePairs)
         for start in range(0, len(pairs), STRETCH)
     ]
     for number, (part, pairs, start) in enumerate(starts):

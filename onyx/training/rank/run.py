@@ -14,8 +14,8 @@ from onyx.training.contract.attempt import Attempt, Share
 from onyx.training.packing.cut import shares
 from onyx.training.packing.order import Indices, Order
 from onyx.training.packing.samples import Data
-from onyx.training.rank.learning_rate import learning_rate
-from onyx.training.rank.out_of_memory import Thrash, allocator_retries
+from onyx.training.rank.optimizer import learning_rate
+from onyx.training.rank.out_of_memory import ThrashDetector, allocator_retries
 from onyx.training.rank.rank_group import Ranks
 from onyx.training.rank.step import RankStep
 from onyx.training.state.config_changes import ConfigChanges
@@ -28,7 +28,7 @@ ENOUGH_SECONDS = 10.0
 
 
 @dataclass
-class Pace:
+class Throughput:
     """Tokens, and the seconds of work that they took."""
 
     tokens: int = 0
@@ -48,13 +48,13 @@ class Pace:
             self._began = None
 
     @property
-    def per_token(self) -> float | None:
+    def seconds_per_token(self) -> float | None:
         """Seconds; None before enough was done."""
         return self.seconds / self.tokens if self.tokens and self.seconds >= ENOUGH_SECONDS else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RankWindow:
     """A window as this rank sees it, before its first forward."""
 
     number: int
@@ -80,15 +80,15 @@ class Run:
 
     attempt: Attempt
     ranks: Ranks
-    worker: RankStep
+    step: RankStep
     optimizer: AdamW
     order: Order
     progress: Progress
     journal: Journal
-    control: ConfigChanges
-    record: Recorder
-    thrash: Thrash
-    pace: Pace
+    config_changes: ConfigChanges
+    recorder: Recorder
+    thrash: ThrashDetector
+    throughput: Throughput
     evaluation: Data | None
     tokenizer: Any
 
@@ -115,13 +115,13 @@ class Run:
     def steer(self, steering: Steering) -> None:
         """From here on."""
         self.progress.steering = steering
-        compiled = self.worker.compiled
+        compiled = self.step.compiled
         if steering.eager and compiled is not None and compiled.failed is None:
             compiled.give_up("the journal says so")
 
     def relaxed_budget(self) -> int:
         """The budget for the next share: half of it where the allocator struggles."""
-        thrashes = self.thrash.seen(allocator_retries(self.worker.device))
+        thrashes = self.thrash.seen(allocator_retries(self.step.device))
         return max(1, self.budget // 2) if thrashes else self.budget
 
     def share_of(self, chosen: Indices, samples: Data) -> Indices:
@@ -129,7 +129,7 @@ class Run:
         plan = self.attempt.shares
         budget = sum(share.token_budget for share in plan) // len(plan)
         parts, cost = [share.share for share in plan], plan[0].micro_batch_cost
-        found = shares(chosen, samples.lengths, parts, budget, cost, joined=self.worker.joined)
+        found = shares(chosen, samples.lengths, parts, budget, cost, joined=self.step.joined)
         return found[self.ranks.rank]
 
     @property
@@ -138,12 +138,12 @@ class Run:
         planned = self.attempt.spec.accumulation_steps or self.attempt.plan.get("accumulation_steps")
         return int(planned or 1)
 
-    def next_window(self) -> Task:
+    def next_window(self) -> RankWindow:
         """The window to do now, steered as the journal says."""
-        progress, samples = self.progress, self.worker.samples
-        self.steer(self.journal.obeyed(progress.steering, progress.windows))
+        progress, samples = self.progress, self.step.samples
+        self.steer(self.journal.steering_for(progress.steering, progress.windows))
         window = self.order.window(progress.samples, self._size())
-        return Task(
+        return RankWindow(
             number=progress.windows,
             samples=len(window),
             tokens=int(samples.tokens[window].sum(dtype=np.int64)),

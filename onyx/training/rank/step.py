@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from onyx.accumulation.scaling import Scaling, TorchScaling
+from onyx.accumulation.loss_scaling import Scaling, TorchScaling
 from onyx.accumulation.window import Window
 from onyx.memory.footprint.training_step import Batch
 from onyx.recipe.autocast import autocast
 from onyx.recipe.precision import Precision
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
-from onyx.training.loss.objective import Measured, Objective
+from onyx.training.loss.objective import ForwardResult, Objective
 from onyx.training.packing.order import Indices, mix
 from onyx.training.packing.samples import Data, batch_of
-from onyx.training.stop_signals import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class RankStep:
     precision: Precision
     scaling: Scaling
     seed: int
-    stop: Stop
+    stop: StopFlag
     joined: bool = False
     """Whether a micro-batch is one row of samples without padding between them."""
 
@@ -42,11 +42,11 @@ class RankStep:
     def __post_init__(self) -> None:
         self.parameters.extend(each for each in self.model.parameters() if each.requires_grad)
 
-    def run(self, chosen: Indices, window: Window, update: int) -> Tensor:
+    def forward_backward(self, chosen: Indices, window: Window, update: int) -> Tensor:
         """Forward and backward of one micro-batch; what else is told of it."""
         self.seed_generators(update, int(chosen[0]))
         batch = batch_of(self.samples, chosen, self.device, joined=self.joined)
-        measured = self.measure(batch)
+        measured = self.forward(batch)
         contribution = window.take(measured.loss, int(self.samples.weights[chosen].sum()), reduction="sum")
         self.scaling.scale(contribution).backward()
         return measured.sums
@@ -58,7 +58,7 @@ class RankStep:
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def held(self, optimizer: Optimizer) -> int:
+    def resident_bytes(self, optimizer: Optimizer) -> int:
         """Bytes of weights, buffers and optimizer state: what is there between two windows."""
         state = [value for each in optimizer.state.values() for value in each.values()]
         tensors = [*self.model.parameters(), *self.model.buffers(), *state]
@@ -69,7 +69,7 @@ class RankStep:
         state: dict[str, Any] = self.scaling.scaler.state_dict() if isinstance(self.scaling, TorchScaling) else {}
         return state
 
-    def measure(self, batch: Batch) -> Measured:
+    def forward(self, batch: Batch) -> ForwardResult:
         """Forward, and what it is worth."""
         with autocast(self.precision, self.device.type):
             return self.objective.measure(self.model, batch)

@@ -8,11 +8,10 @@ import torch
 
 from onyx.accumulation.exchange import Ballot
 from onyx.accumulation.lazy_scalar import read
-from onyx.training.rank.finer_cuts import Fitted
 from onyx.training.rank.out_of_memory import does_not_fit, peak_bytes
-from onyx.training.rank.rank_group import RankReport, heard
+from onyx.training.rank.rank_group import RankReport, parse_reports
 from onyx.training.rank.run import Run
-from onyx.training.rank.share import ShareResult
+from onyx.training.rank.share import FittedCut, ShareResult
 from onyx.training.state.config_changes import ConfigChangeLine
 from onyx.training.state.journal import Place
 
@@ -42,7 +41,7 @@ class Agreed:
 
 def agree(run: Run, share: ShareResult, place: Place) -> Agreed:
     """Vote. What changes is in the journal before anybody steps."""
-    change = run.control.change(_newest_config(run)) if run.ranks.first else None
+    change = run.config_changes.change(_newest_config(run)) if run.ranks.first else None
     *margin, right = torch.stack(share.sums).sum(0).tolist() if share.sums else [0]
     mine = replace(
         _told_of(share),
@@ -50,16 +49,16 @@ def agree(run: Run, share: ShareResult, place: Place) -> Agreed:
         margin=sum(margin),
         right=int(right),
         micro_batches=share.window.count,
-        peak=peak_bytes(run.worker.device),
-        eager=int(run.worker.compiled is not None and run.worker.compiled.failed is not None),
+        peak=peak_bytes(run.step.device),
+        eager=int(run.step.compiled is not None and run.step.compiled.failed is not None),
         config=change.seq if change else 0,
         accumulation_steps=(change.accumulation_steps or 0) if change else 0,
         clipping=_told_clipping(change),
     )
-    run.pace.end()  # reading the losses has waited for the device; what comes now is waiting for others
-    ballot = Ballot(failed=share.stuck > 0, stop=run.worker.stop.requested, told=mine.numbers())
-    result = run.ranks.vote(ballot, run.worker.parameters)
-    told = heard(result.told)
+    run.throughput.end()  # reading the losses has waited for the device; what comes now is waiting for others
+    ballot = Ballot(failed=share.oversized > 0, stop=run.step.stop.requested, numbers=mine.numbers())
+    result = run.ranks.vote(ballot, run.step.parameters)
+    told = parse_reports(result.numbers)
     if result.failed:
         _refuse(run, told)
     _lower_budgets(run, place, run.progress.steering.budgets, told)
@@ -69,17 +68,17 @@ def agree(run: Run, share: ShareResult, place: Place) -> Agreed:
 
 
 def agree_on(
-    run: Run, fitted: Fitted, numbers: Sequence[float], place: Place, budgets: tuple[int, ...]
+    run: Run, fitted: FittedCut, numbers: Sequence[float], place: Place, budgets: tuple[int, ...]
 ) -> list[tuple[float, ...]] | None:
     """Vote after a share of what trains nothing: each rank's numbers, or None when a rank was told to stop.
 
     `budgets` are those that the ranks began with. Lower ones are in the journal before the numbers are used.
     """
     mine = (*_told_of(fitted).numbers(), *numbers)
-    result = run.ranks.vote(Ballot(failed=fitted.stuck > 0, stop=run.worker.stop.requested, told=mine))
-    said = [result.told[start : start + len(mine)] for start in range(0, len(result.told), len(mine))]
+    result = run.ranks.vote(Ballot(failed=fitted.oversized > 0, stop=run.step.stop.requested, numbers=mine))
+    said = [result.numbers[start : start + len(mine)] for start in range(0, len(result.numbers), len(mine))]
     own = len(mine) - len(numbers)
-    told = [heard(each[:own])[0] for each in said]
+    told = [parse_reports(each[:own])[0] for each in said]
     if result.failed:
         _refuse(run, told)
     if result.stop:
@@ -88,20 +87,20 @@ def agree_on(
     return [each[own:] for each in said]
 
 
-def _told_of(fitted: Fitted) -> RankReport:
+def _told_of(fitted: FittedCut) -> RankReport:
     return RankReport(
         budget=fitted.budget,
         widest=fitted.widest,
         retries=fitted.retries,
         in_backward=fitted.in_backward,
-        stuck=fitted.stuck,
+        oversized=fitted.oversized,
     )
 
 
 def _refuse(run: Run, told: list[RankReport]) -> NoReturn:
     """One sample alone is too much for a rank."""
-    rank = next(rank for rank, each in enumerate(told) if each.stuck)
-    raise does_not_fit(told[rank].stuck, run.attempt.shares[rank], run.attempt.spec.training)
+    rank = next(rank for rank, each in enumerate(told) if each.oversized)
+    raise does_not_fit(told[rank].oversized, run.attempt.shares[rank], run.attempt.spec.training)
 
 
 def _lower_budgets(run: Run, place: Place, before: tuple[int, ...], told: list[RankReport]) -> None:

@@ -20,7 +20,7 @@ PATIENCE = 20
 TENSORS, STATE = "tensors.safetensors", "state.json"
 
 
-class Clock:
+class CheckpointSchedule:
     """When the next checkpoint is due."""
 
     def __init__(self, every: int | None, update: int) -> None:

@@ -17,7 +17,6 @@ METRICS_SECONDS = 1.0
 """At most one metrics event in this time goes to the store. Every update is in metrics.csv."""
 
 Level = Literal["info", "warn", "error"]
-Kind = RankEventKind
 Data = Mapping[str, Any]
 
 
@@ -29,8 +28,14 @@ class Events:
         self._line = len(read_events(path)) if path is not None else 0
         self._metrics_at = -math.inf
 
-    def say(
-        self, kind: Kind, message: str, data: Data | None = None, *, level: Level = "info", safe: bool = False
+    def emit(
+        self,
+        kind: RankEventKind,
+        message: str,
+        data: Data | None = None,
+        *,
+        level: Level = "info",
+        durable: bool = False,
     ) -> None:
         """One line, whole: one write. `safe` waits until it is on the disk, for what the next step must not outrun."""
         if self._file is None:
@@ -38,7 +43,7 @@ class Events:
         self._line += 1
         line = {"line": self._line, "time": time.time(), "kind": kind, "level": level, "message": message}
         self._file.write(json.dumps(line | {"data": finite(data or {})}, allow_nan=False).encode() + b"\n")
-        if safe:
+        if durable:
             fs.sync_file(self._file)
 
     def metrics(self, message: str, data: Data, *, last: bool = False) -> None:
@@ -46,14 +51,14 @@ class Events:
         now = time.monotonic()
         if last or now - self._metrics_at >= METRICS_SECONDS:
             self._metrics_at = now
-            self.say(event_kinds.METRICS, message, data)
+            self.emit(event_kinds.METRICS, message, data)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
-def read_events(path: Path, *kinds: Kind) -> list[Event]:
+def read_events(path: Path, *kinds: RankEventKind) -> list[Event]:
     """The complete lines of a file, of all kinds or of some. What a killed rank left half written is no line."""
     if not path.exists():
         return []

@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import attempt_dir
+from onyx.training.contract.event_kinds import RankEventKind
 from onyx.training.contract.spec import Frozen
-from onyx.training.state.events import Events, Kind, Level, read_events
+from onyx.training.state.events import Events, Level, read_events
 from onyx.training.state.progress import Steering
+
+JOURNAL_KINDS: tuple[RankEventKind, ...] = (event_kinds.MEMORY, event_kinds.CONFIG, event_kinds.MESSAGE)
 
 
 class Place(Frozen):
@@ -77,7 +81,7 @@ class Journal:
         """The newest change of config that is written down, obeyed already or not."""
         return max((line.config for line in self.lines), default=0)
 
-    def obeyed(self, steering: Steering, window: int, *, evaluation: bool = False) -> Steering:
+    def steering_for(self, steering: Steering, window: int, *, evaluation: bool = False) -> Steering:
         """The steering that holds for this window, or for the evaluation that comes just before it."""
         for line in self.lines:
             if line.window == window and (line.evaluation or not evaluation):
@@ -104,20 +108,20 @@ class Journal:
         eager: bool = False,
     ) -> Line:
         line = Line(**place.model_dump(), budgets=budgets, eager=eager)
-        return self._write("memory", message, line, details or {})
+        return self._write(event_kinds.MEMORY, message, line, details or {})
 
     def not_compiled(self, place: Place, message: str) -> Line:
-        return self._write("message", message, Line(**place.model_dump(), eager=True), {})
+        return self._write(event_kinds.MESSAGE, message, Line(**place.model_dump(), eager=True), {})
 
     def config_change(self, window: int, samples: int, clipping: float | None, number: int) -> Line:
         limit = "no clipping" if clipping is None else f"clipping at {clipping:g}"
         line = Line(window=window, samples=samples, clipping=clipping, config=number)
         message = f"from window {window} on: {samples} samples an update, {limit}"
-        return self._write("config", message, line, {})
+        return self._write(event_kinds.CONFIG, message, line, {})
 
-    def _write(self, kind: Kind, message: str, line: Line, details: Mapping[str, Any]) -> Line:
-        level: Level = "info" if kind == "config" else "warn"
-        self.events.say(kind, message, {**details, **_said(line)}, safe=True, level=level)
+    def _write(self, kind: RankEventKind, message: str, line: Line, details: Mapping[str, Any]) -> Line:
+        level: Level = "info" if kind == event_kinds.CONFIG else "warn"
+        self.events.emit(kind, message, {**details, **_said(line)}, durable=True, level=level)
         self.lines.append(line)
         return line
 
@@ -125,7 +129,7 @@ class Journal:
 def read_journal(job_dir: Path, before: int) -> list[Line]:
     """The lines of all attempts before this one, in the order in which they were written."""
     paths = [_path(job_dir, number) for number in range(1, before)]
-    events = [event for path in paths for event in read_events(path, "memory", "config", "message")]
+    events = [event for path in paths for event in read_events(path, *JOURNAL_KINDS)]
     return [_line(event.data) for event in events if "window" in event.data]
 
 

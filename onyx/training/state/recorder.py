@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.contract.errors import SupersededError
+from onyx.training.contract.metrics_csv import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state import checkpoint
 from onyx.training.state.events import Events
-from onyx.training.state.metrics import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state.progress import Progress
 
 
@@ -24,7 +24,7 @@ class Recorder:
     def __init__(self, attempt: Attempt, events: Events, progress: Progress, *, first: bool) -> None:
         self.first = first
         self.events = events
-        self.clock = checkpoint.Clock(attempt.spec.training.save_every_updates, progress.update)
+        self.clock = checkpoint.CheckpointSchedule(attempt.spec.training.save_every_updates, progress.update)
         self._attempt = attempt
         kind = PreferenceRow if attempt.spec.training.objective == "dpo" else TokenRow
         self._metrics = Metrics(attempt.job_dir / "metrics.csv" if first else None, progress.update, kind)
@@ -46,7 +46,7 @@ class Recorder:
         if free >= self._attempt.free_disk_bytes + checkpoint.size(self.checkpoints):
             return True
         self.clock.put_off(update)
-        self.events.say(
+        self.events.emit(
             event_kinds.MESSAGE,
             f"the disk of ONYX_HOME has {free} bytes left: no checkpoint at update {update}, the last one stays",
             {"update": update, "free_bytes": free},
@@ -64,7 +64,7 @@ class Recorder:
         path = checkpoint.save(self.checkpoints, progress, model, optimizer)
         seconds = time.monotonic() - started
         self.clock.saved(progress.update, seconds)
-        self.events.say(
+        self.events.emit(
             event_kinds.CHECKPOINT,
             f"saved at update {progress.update}",
             {

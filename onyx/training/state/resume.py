@@ -4,29 +4,33 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
 from onyx import fs
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
-from onyx.training.rank.rank_group import Ranks
 from onyx.training.state import checkpoint, journal
 from onyx.training.state.events import Events
 from onyx.training.state.journal import Journal, Line
 from onyx.training.state.progress import Progress, Steering
 
+if TYPE_CHECKING:
+    from onyx.training.rank.rank_group import Ranks
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class ResumePoint:
     """What an attempt begins with."""
 
     checkpoint: Path | None
     lines: list[Line]
 
 
-def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
+def find_resume_point(attempt: Attempt, ranks: "Ranks") -> ResumePoint:
     """Rank 0 looks, and all follow: two looks at a directory might not see the same."""
     parent = attempt.job_dir / "checkpoints"
     text = ""
@@ -37,26 +41,28 @@ def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
         found = _latest_sound(parent)
         lines = journal.read_journal(attempt.job_dir, before=attempt.number)
         text = json.dumps({"checkpoint": found.name if found else None, "lines": journal.dump(lines)})
-    answer = json.loads(ranks.from_first(text))
+    answer = json.loads(ranks.broadcast(text))
     name = answer["checkpoint"]
-    return Beginning(checkpoint=parent / name if name else None, lines=journal.load(answer["lines"]))
+    return ResumePoint(checkpoint=parent / name if name else None, lines=journal.load(answer["lines"]))
 
 
-def begin(attempt: Attempt, beginning: Beginning, events: Events) -> tuple[Progress, Journal]:
+def begin(attempt: Attempt, beginning: ResumePoint, events: Events) -> tuple[Progress, Journal]:
     """The progress to go on from, and says so."""
     given = tuple(share.token_budget for share in attempt.shares)
     log = Journal(events, beginning.lines)
     if beginning.checkpoint is None:
         spec = attempt.spec
         steering = Steering(budgets=given, window=spec.window, clipping=spec.training.gradient_clipping)
-        events.say("message", "training begins")
+        events.emit(event_kinds.MESSAGE, "training begins")
         return Progress(steering=steering), log
     progress = checkpoint.read_progress(beginning.checkpoint)
     where = {"update": progress.update, "samples": progress.samples}
-    events.say("message", f"resumed from update {progress.update}", where)
+    events.emit(event_kinds.MESSAGE, f"resumed from update {progress.update}", where)
     before = progress.steering
     if len(before.budgets) != len(given):
-        events.say("message", f"{len(given)} ranks go on where {len(before.budgets)} stopped: equal within rounding")
+        events.emit(
+            event_kinds.MESSAGE, f"{len(given)} ranks go on where {len(before.budgets)} stopped: equal within rounding"
+        )
         progress.steering = before.model_copy(update={"budgets": given})
     return progress, log
 

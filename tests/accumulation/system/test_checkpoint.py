@@ -15,9 +15,9 @@ from torch.nn import Module
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from onyx.accumulation.loss_scaler import DynamicLossScaler
-from onyx.accumulation.statefile import write_state
+from onyx.accumulation.loss_scaling import DynamicLossScaler
 from onyx.accumulation.system import GradientAccumulationTrainer, checkpoint
+from onyx.accumulation.system.statefile import write_state
 from tests.accumulation.exact import flat, make_batches, make_model
 from tests.accumulation.system.common import Dial, config_of, trainer_of
 

@@ -57,7 +57,7 @@ def test_the_schedule_acts() -> None:
 
 
 def test_importing_changes_nothing_in_the_process() -> None:
-    """Nor does it need pickle: state files are safetensors (see test_saved.py)."""
+    """Nor does it need pickle: state files are safetensors (see test_saved_state.py)."""
     script = (
         "import logging, warnings, torch\n"
         "before = (list(warnings.filters), list(logging.root.handlers), logging.root.level)\n"

@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from onyx.accumulation.loss_scaler import DynamicLossScaler
+from onyx.accumulation.loss_scaling import DynamicLossScaler
 from onyx.accumulation.precision import Precision
 from onyx.accumulation.system import GradientAccumulationTrainer, GradientAccumulator
 from tests.accumulation.exact import make_model

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from onyx.api.app import create_app
 from onyx.api.http.audit import AuditLog
 from onyx.settings import Settings
-from tests.acceptance.place import wait_for
 from tests.api.service import AT, make_job, make_key, service
+from tests.waiting import wait_for
 
 
 def lines(at: Settings) -> list[dict[str, Any]]:
@@ -102,10 +102,10 @@ from onyx.api.http import audit
 from onyx.settings import Settings
 
 async def write():
-    desk = SimpleNamespace(audit=audit.AuditLog(Settings(home=Path(sys.argv[1]), log_bytes=4000, log_files=100)))
+    context = SimpleNamespace(audit=audit.AuditLog(Settings(home=Path(sys.argv[1]), log_bytes=4000, log_files=100)))
     for number in range(200):
         request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
-        request.state.desk, request.state.request_id = desk, f"{sys.argv[2]}-{number}"
+        request.state.context, request.state.request_id = context, f"{sys.argv[2]}-{number}"
         await audit.note(request, "name", "/route", 200)
 
 asyncio.run(write())
@@ -116,7 +116,7 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
     here.run_dir.mkdir(parents=True)
     command = [sys.executable, "-c", WRITER, str(here.home)]
     writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0, 0]
     files = list(here.home.glob("audit.jsonl*"))
     found = [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(200))
@@ -134,7 +134,7 @@ def locked(at: Settings) -> Iterator[threading.Event]:
         with (at.run_dir / "audit.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.set()
-            let_go.wait(30)
+            let_go.wait(600)
 
     holder = threading.Thread(target=hold)
     holder.start()

@@ -152,7 +152,7 @@ def test_clients_in_this_process_need_no_key(base: str, tmp_path: Path) -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=base) as client:
             status = (await client.get(f"{AT}/health")).status_code
-        await (await app.state.opening.desk()).home.close()  # no lifespan does it
+        await (await app.state.context_provider.context()).home.close()  # no lifespan does it
         return status
 
     assert asyncio.run(ask()) == 200

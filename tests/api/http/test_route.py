@@ -36,7 +36,7 @@ def test_who_is_asking_is_known_before_the_body_is_read(here: Settings, path: st
 
     async def story() -> None:
         await app(scope(AT + path, host="localhost"), receive, send)
-        await (await app.state.opening.desk()).home.close()  # no lifespan does it
+        await (await app.state.context_provider.context()).home.close()  # no lifespan does it
 
     asyncio.run(story())
     assert sent[0]["status"] == 401

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.api import app_context as desk_module
+from onyx.api import app_context
 from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
 from onyx.api.routes.stats import MOST_SESSIONS, efficiency, running_jobs
 from onyx.jobs.home import Home
-from onyx.jobs.models import Progress
+from onyx.jobs.models import JobProgress
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event
 from tests.api.lives import start
@@ -21,11 +21,11 @@ from tests.api.service import AT, make_job, make_key, service
 def test_the_numbers_of_one_job(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"update": 1, "loss": 2.0, "gradient_norm": 0.5, "seconds": 0.25, "peak_bytes": 2 * 10**9}
     told = Event(line=1, time=1.0, kind="metrics", message="update 1", data=data)
-    monkeypatch.setattr(desk_module, "STATS_SECONDS", 0.0)
+    monkeypatch.setattr(app_context, "STATS_SECONDS", 0.0)
     with service(here) as client:
         job = make_job(client)
         assert client.get(f"{AT}/stats/{job}").json()["gradient_norms"] == []
-        start(here, told, progress=Progress(update=1, loss=2.0, samples=8))
+        start(here, told, progress=JobProgress(update=1, loss=2.0, samples=8))
         stats = client.get(f"{AT}/stats/{job}").json()
     assert (stats["accumulation_steps"], stats["current_step"], stats["total_samples"]) == (2, 1, 8)
     assert (stats["gradient_norms"], stats["accumulation_times"], stats["memory_usage"]) == ([0.5], [0.25], [2.0])
@@ -72,8 +72,8 @@ def shares(at: Settings, caller: Caller = ADMIN) -> list[float]:
     async def story() -> list[float]:
         home = await Home.open(at)
         try:
-            desk = AppContext(home)
-            return list((await efficiency(desk, await running_jobs(desk, caller))).values())
+            context = AppContext(home)
+            return list((await efficiency(context, await running_jobs(context, caller))).values())
         finally:
             await home.close()
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.acceptance.serving import Serving
+from tests.acceptance.onyx_serve import OnyxServe
 from tests.cli.conftest import Onyx
 
 
@@ -55,7 +55,7 @@ def test_submit_watch_show_logs_download_delete(remote: Onyx, tmp_path: Path) ->
     assert job_id in gone.err
 
 
-def test_pause_resume_cancel(remote: Onyx, service: Serving, tmp_path: Path) -> None:
+def test_pause_resume_cancel(remote: Onyx, service: OnyxServe, tmp_path: Path) -> None:
     samples = write_samples(tmp_path)
     made = remote("jobs", "submit", str(samples), "-m", "onyx/tiny", "--epochs", "500", "--window", "2", "--json").json
     job_id = made["training_id"]

@@ -15,8 +15,8 @@ from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.training.contract.attempt import attempt_dir
 from onyx.training.state.events import Events
-from tests.jobs.prepared import context_of, running
-from tests.jobs.world import World, wrap_call
+from tests.jobs.claimed_job import claim_job, make_context
+from tests.jobs.store_harness import StoreHarness, wrap_call
 
 CALLS = ("mirror", "progress", "checkpoint")
 
@@ -70,7 +70,7 @@ async def test_each_event_counts_once(
     events = Events(folder / EVENTS)
     for update in (1, 2, 3):
         events.metrics(f"update {update}", numbers(update), last=True)
-    events.say("checkpoint", "saved", {"update": 3})
+    events.emit("checkpoint", "saved", {"update": 3})
     events.close()
 
     await mirror.mirror()
@@ -79,11 +79,11 @@ async def test_each_event_counts_once(
     events.close()
     await mirror.mirror_rest()
 
-    job = await world.store.jobs.get(claimed.job.id)
+    job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None
     assert job.progress is not None
     assert (job.progress.update, job.progress.norms, job.progress.mean_gradient_norm) == (4, 4, 2.5)
     assert job.checkpoint_update == 3
     assert (context.tally.events, context.tally.trained_tokens) == (5, 400)
-    kinds = [event.kind for event in await world.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
+    kinds = [event.kind for event in await harness.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
     assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]

@@ -17,7 +17,7 @@ from onyx.jobs.runner.gpu_monitor import GpuMonitor, hot
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.memory.devices.device import Device
 from onyx.settings import Settings
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 CARD = "0, GPU-aaaa, 37, 15360, 1024, 14336, 535.104.05, Tesla T4, 132, Disabled, Disabled, {}, 27.53"
 
@@ -45,25 +45,25 @@ def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
 async def context_of(world: World, home: Path) -> RunnerContext:
     """The context of a runner with one GPU."""
     settings = Settings(home=home)
-    runner_id = await world.store.runners.register(this_process())
+    runner_id = await harness.store.runners.register(this_process())
     return RunnerContext(
         settings=settings,
-        store=world.store,
+        store=harness.store,
         launcher=SubprocessLauncher(),
         runner_id=runner_id,
         offered=await offer_devices(settings),
     )
 
 
-async def warnings(world: World, job_id: str) -> list[str]:
-    events = await world.store.events.list(job_id)
+async def warnings(harness: StoreHarness, job_id: str) -> list[str]:
+    events = await harness.store.events.list(job_id)
     return [event.message for event in events if event.level == "warn"]
 
 
 async def running_on_the_gpu(world: World, context: RunnerContext) -> str:
     lent = context.offered[0].lent
-    job = await world.queued(name=lent.name)
-    claimed = await world.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
+    job = await harness.queued(name=lent.name)
+    claimed = await harness.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
     assert claimed is not None
     return job.id
 
@@ -99,7 +99,7 @@ async def test_an_idle_hot_gpu_warns_no_job(world: World, tmp_path: Path, heat: 
 
 async def test_a_runner_posts_its_bulletin(world: World, tmp_path: Path, heat: Heat) -> None:
     heat(50)
-    context = await context_of(world, tmp_path)
+    context = await make_context(harness, tmp_path)
     context.tally.events, context.tally.trained_tokens = 3, 400
     await GpuMonitor(context).check()
     (posted,) = bulletin.read_all(context.settings.run_dir)

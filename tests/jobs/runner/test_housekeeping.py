@@ -10,7 +10,7 @@ from onyx.jobs.runner.housekeeping import DAY, Aged, Due, Housekeeping, due, orp
 from onyx.jobs.store.uploads import upload_path
 from onyx.settings import Settings
 from onyx.training.contract.spec import DataSpec, JobSpec
-from tests.jobs.world import CPU, FAILURE, SPEC, World
+from tests.jobs.store_harness import CPU, FAILURE, SPEC, StoreHarness
 
 OLD = time.time() - 3 * DAY
 
@@ -66,10 +66,10 @@ def test_the_oldest_entries_of_a_cache_go_first() -> None:
     assert len(surplus(entries, 0)) == 3
 
 
-async def finished(world: World, owner: str = "ann") -> str:
+async def finished(harness: StoreHarness, owner: str = "ann") -> str:
     """A job that has failed, with files."""
-    claimed = await world.running(owner)
-    await world.store.attempts.failed(claimed.lease, FAILURE)
+    claimed = await harness.running(owner)
+    await harness.store.attempts.report_failed(claimed.lease, FAILURE)
     return claimed.job.id
 
 
@@ -80,12 +80,12 @@ def files_of(settings: Settings, job_id: str) -> Path:
     return folder
 
 
-async def test_working_files_go_first_and_the_whole_job_later(world: World, tmp_path: Path) -> None:
+async def test_working_files_go_first_and_the_whole_job_later(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_working_days=1, keep_job_days=7)
     housekeeping = Housekeeping(settings, world.store)
     job_id = await finished(world)
     folder = files_of(settings, job_id)
-    running = (await world.running()).job.id
+    running = (await harness.running()).job.id
     files_of(settings, running)
 
     assert not any((await housekeeping.round()).values())
@@ -96,27 +96,27 @@ async def test_working_files_go_first_and_the_whole_job_later(world: World, tmp_
     world.clock.ahead += 6 * DAY
     assert (await housekeeping.round())["jobs"] == 1
     assert not folder.exists()
-    assert await world.store.jobs.get(job_id) is None
-    assert await world.store.events.list(job_id) == ()
+    assert await harness.store.jobs.get(job_id) is None
+    assert await harness.store.events.list(job_id) == ()
     assert (settings.job_dir(running) / "checkpoints").exists()
 
 
 async def test_by_default_everything_is_kept(world: World, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    folder = files_of(settings, await finished(world))
-    world.clock.ahead += 1000 * DAY
-    assert not any((await Housekeeping(settings, world.store).round()).values())
+    folder = files_of(settings, await finished(harness))
+    harness.clock.ahead += 1000 * DAY
+    assert not any((await Housekeeping(settings, harness.store).round()).values())
     assert (folder / "checkpoints").exists()
 
 
-async def test_a_model_that_an_unfinished_job_builds_on_stays(world: World, tmp_path: Path) -> None:
+async def test_a_model_that_an_unfinished_job_builds_on_stays(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_job_days=0)
-    base, other = await finished(world), await finished(world)
+    base, other = await finished(harness), await finished(harness)
     spec = JobSpec(model=f"{base}:epoch-1", data=SPEC.data)
-    await world.store.jobs.create(spec, "ann", JobKind.ACCUMULATION)
-    assert (await Housekeeping(settings, world.store).round())["jobs"] == 1
-    assert await world.store.jobs.get(base) is not None
-    assert await world.store.jobs.get(other) is None
+    await harness.store.jobs.create(spec, "ann", JobKind.ACCUMULATION)
+    assert (await Housekeeping(settings, harness.store).round())["jobs"] == 1
+    assert await harness.store.jobs.get(base) is not None
+    assert await harness.store.jobs.get(other) is None
 
 
 async def test_expired_uploads_that_no_job_reads_are_deleted(world: World, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_expired_uploads_that_no_job_reads_are_deleted(world: World, tmp_p
     ids = [make_file_id() for _ in range(3)]
     paths = [make(upload_path(tmp_path, file_id, ".jsonl")) for file_id in ids]
     for file_id, seconds in zip(ids, (60.0, 60.0, None), strict=True):
-        await world.store.uploads.put(
+        await harness.store.uploads.put(
             file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=10, expires_after=seconds
         )
     reading = JobSpec(model="onyx/tiny", data=DataSpec(path=str(paths[0])))
@@ -139,9 +139,9 @@ async def test_expired_uploads_that_no_job_reads_are_deleted(world: World, tmp_p
     assert [path.exists() for path in paths] == [False, False, True]
 
 
-async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
+async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, planner_cache_bytes=25)
-    claimed = await world.running()
+    claimed = await harness.running()
     used = make(tmp_path / "data" / "used" / "meta.json").parent
     await _prepare_with(world, used)
     job = age(make(settings.job_dir(claimed.job.id) / "metrics.csv").parent)
@@ -154,7 +154,7 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
         age(make(tmp_path / "cache" / "footprint" / "a.json")),
     ]
     kept += [make(tmp_path / "cache" / "footprint" / f"{name}.json") for name in "bc"]
-    report = await Housekeeping(settings, world.store).round()
+    report = await Housekeeping(settings, harness.store).round()
     assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1, "leftovers": 0}
     assert [path for path in gone if path.exists()] == []
     assert [path for path in (*kept, job) if not path.exists()] == []
@@ -162,7 +162,7 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
 
 async def test_leftovers_of_killed_processes_are_deleted(world: World, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    job = settings.job_dir((await world.running()).job.id)
+    job = settings.job_dir((await harness.running()).job.id)
     upload = upload_path(tmp_path, make_file_id(), ".csv")
     gone = [
         make(job.parent / ".ftjob-0123456789abcdefghijklmn.1.gone" / "metrics.csv").parent,
@@ -188,7 +188,7 @@ async def test_leftovers_of_killed_processes_are_deleted(world: World, tmp_path:
 
 async def _prepare_with(world: World, data_dir: Path) -> None:
     """A job that waits for devices and needs this data."""
-    await world.job("bob")
-    claimed = await world.store.claims.claim_validating(await world.runner("preparer"))
+    await harness.job("bob")
+    claimed = await harness.store.claims.claim_validating(await harness.runner("preparer"))
     assert claimed is not None
-    await world.store.attempts.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {"data_dir": str(data_dir)})
+    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {"data_dir": str(data_dir)})

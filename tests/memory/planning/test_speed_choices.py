@@ -7,8 +7,9 @@ import pytest
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from onyx.memory.devices.device import Device
-from onyx.memory.planner import PlanRequest, plan
+from onyx.memory.planner import plan
 from onyx.memory.planning.plan import Plan
+from onyx.memory.planning.request import PlanRequest
 from onyx.memory.planning.speed_choices import joins
 from onyx.memory.planning.timing import Timing, store_timing
 from onyx.memory.recipe import Recipe

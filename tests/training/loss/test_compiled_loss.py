@@ -15,10 +15,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModelForCausalLM
 
 from onyx.training.contract.attempt import Exit
-from onyx.training.loss.objective import loss_and_right
+from onyx.training.loss.objective import loss_and_correct
 from onyx.training.packing.joined_attention import attend_joined
 from onyx.training.packing.samples import blank_row, row_of
-from onyx.training.rank.warmup import graph_shapes
+from onyx.training.rank.startup import graph_shapes
 from tests.training.job import Job, make_model, write_data
 from tests.training.template import Template
 
@@ -109,14 +109,14 @@ def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch
     model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
     attend_joined(model)
     counter = CompileCounterWithBackend("inductor")
-    compiled = torch.compile(loss_and_right, dynamic=True, backend=counter)
+    compiled = torch.compile(loss_and_correct, dynamic=True, backend=counter)
     compiled(model, blank_row(4, 30, CPU))[0].backward()
     graphs = counter.frame_count
     for lengths in ([30, 20, 20, 5], [7], [9, 9, 9], [40, 40]):
         batch = row_of([(np.arange(n) + 3, np.arange(n) + 3) for n in lengths], CPU)
         loss, right = compiled(model, batch)
         loss.backward()
-        plain, plain_right = loss_and_right(model, batch)
+        plain, plain_right = loss_and_correct(model, batch)
         torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
         assert right == plain_right
     assert counter.frame_count == graphs

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from onyx.memory.footprint.training_step import Batch
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import UserError
-from onyx.training.data.token_store import Pairs
+from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank import reference
 from onyx.training.rank.loop import Ending, train
 from onyx.training.rank.reference import missing_stretches
 from onyx.training.rank.run import Run
-from onyx.training.stop_signals import Stop
 from tests.training.job import Job, inline, run_inline, same
 from tests.training.loss.test_objective import answer, pairs_of
 
@@ -50,23 +50,23 @@ def test_it_is_the_model_before_training_without_dropout(preferring: Job, method
     with inline(preferring) as run:
         expected = [[answer_in_eval(run, 2 * pair + half) for half in (0, 1)] for pair in range(36)]
         if method == "lora":  # an adapter that says something, and is not asked
-            for name, each in run.worker.model.named_parameters():
+            for name, each in run.step.model.named_parameters():
                 if "lora_B" in name:
                     torch.nn.init.normal_(each.data)
         state = torch.get_rng_state()
         assert make_reference(run)
         assert torch.equal(torch.get_rng_state(), state)
         assert pairs_of(run).reference == pytest.approx(np.array(expected), rel=1e-5)
-        assert isinstance(run.evaluation, Pairs)
+        assert isinstance(run.evaluation, PreferencePairs)
         assert np.isfinite(run.evaluation.reference).all()
-        assert run.worker.model.training
-        assert all(each.requires_grad and each.grad is None for each in run.worker.parameters)
+        assert run.step.model.training
+        assert all(each.requires_grad and each.grad is None for each in run.step.parameters)
 
 
 def answer_in_eval(run: Run, row: int) -> float:
-    run.worker.model.eval()
+    run.step.model.eval()
     found = answer(run, row)
-    run.worker.model.train()
+    run.step.model.train()
     return found
 
 
@@ -103,7 +103,7 @@ def test_an_adapter_can_be_switched_off_again(preferring: Job) -> None:
 def test_stopping_keeps_the_stretches_that_are_done(stretched: Job) -> None:
     quiet = stretched.twin("quiet")
     run_inline(quiet)
-    stop = Stop()
+    stop = StopFlag()
     with inline(stretched, stop) as run, pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "batch_of", _counting(batch_of, lambda calls: setattr(stop, "requested", calls > 12)))
         assert train(run) is Ending.STOPPED
@@ -130,7 +130,7 @@ def test_where_memory_runs_out_it_is_cut_finer(preferring: Job, monkeypatch: pyt
     preferring.budgets = [10_000]
     sizes = []
 
-    def short(samples: Pairs, chosen: NDArray[np.int64], device: torch.device) -> Batch:
+    def short(samples: PreferencePairs, chosen: NDArray[np.int64], device: torch.device) -> Batch:
         sizes.append(len(chosen))
         if len(chosen) > 5:
             raise MemoryError

@@ -23,7 +23,7 @@ def log(job_dir: Path, attempt: int) -> Iterator[Journal]:
 def test_a_later_attempt_reads_what_former_ones_wrote(tmp_path: Path) -> None:
     with log(tmp_path, 1) as first:
         first.memory(Place(window=3), (100, 50), "short", {"retries": [0, 1]})
-        first.events.say("memory", "no line of the journal: it names no window")
+        first.events.emit("memory", "no line of the journal: it names no window")
     with log(tmp_path, 2) as second:
         second.config_change(5, 16, None, 1)
     with log(tmp_path, 3) as third:
@@ -39,10 +39,10 @@ def test_a_window_is_steered_as_it_was(tmp_path: Path) -> None:
         first.config_change(4, 16, 0.5, 1)
     again = Journal(Events(None), read_journal(tmp_path, before=2))
     assert again.config == 1
-    assert again.obeyed(STEERING, 2) == STEERING
-    at_three = again.obeyed(STEERING, 3)
+    assert again.steering_for(STEERING, 2) == STEERING
+    at_three = again.steering_for(STEERING, 3)
     assert at_three.budgets == (100, 50)
-    at_four = again.obeyed(at_three, 4)
+    at_four = again.steering_for(at_three, 4)
     assert at_four == Steering(budgets=(100, 50), window=16, clipping=0.5, config=1)
 
 
@@ -51,7 +51,7 @@ def test_budgets_only_fall_and_old_config_does_not_return() -> None:
     lines.memory(Place(window=0), (60, 200), "short")
     lines.config_change(0, 4, None, 2)
     newer = STEERING.model_copy(update={"config": 3})
-    assert lines.obeyed(newer, 0) == newer.model_copy(update={"budgets": (60, 100)})
+    assert lines.steering_for(newer, 0) == newer.model_copy(update={"budgets": (60, 100)})
 
 
 def test_a_line_holds_from_its_place_on() -> None:
@@ -59,8 +59,8 @@ def test_a_line_holds_from_its_place_on() -> None:
     lines = Journal(Events(None))
     lines.memory(Place(window=3, evaluation=True), (80, 100), "in the evaluation before window 3")
     lines.memory(Place(window=3), (60, 100), "in window 3")
-    assert lines.obeyed(STEERING, 3, evaluation=True).budgets == (80, 100)
-    assert lines.obeyed(STEERING, 3).budgets == (60, 100)
+    assert lines.steering_for(STEERING, 3, evaluation=True).budgets == (80, 100)
+    assert lines.steering_for(STEERING, 3).budgets == (60, 100)
 
 
 def test_a_stretch_of_the_reference_knows_its_own_lines_alone() -> None:
@@ -70,18 +70,18 @@ def test_a_stretch_of_the_reference_knows_its_own_lines_alone() -> None:
     lines.memory(Place(window=0), (60, 60), "in window 0")
     found = [lines.budgets_of_stretch((100, 100), number) for number in range(5)]
     assert found == [(100, 100), (100, 100), (80, 100), (70, 100), (70, 100)]
-    assert lines.obeyed(STEERING, 0).budgets == (60, 60)
+    assert lines.steering_for(STEERING, 0).budgets == (60, 60)
 
 
 def test_what_is_not_compiled_stays_so(tmp_path: Path) -> None:
     with log(tmp_path, 1) as first:
         first.not_compiled(Place(window=3), "no compiler")
     again = Journal(Events(None), read_journal(tmp_path, before=2))
-    assert not again.obeyed(STEERING, 2).eager
-    assert again.obeyed(STEERING, 3) == STEERING.model_copy(update={"eager": True})
+    assert not again.steering_for(STEERING, 2).eager
+    assert again.steering_for(STEERING, 3) == STEERING.model_copy(update={"eager": True})
 
 
 def test_another_number_of_ranks_has_budgets_of_its_own() -> None:
     lines = Journal(Events(None))
     lines.memory(Place(window=0), (60,), "short")
-    assert lines.obeyed(STEERING, 0) == STEERING
+    assert lines.steering_for(STEERING, 0) == STEERING

@@ -12,7 +12,7 @@ from fastapi.sse import format_sse_event
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.http.scrubbing import scrub
 from onyx.api.openai.chat_request import question_of, tried_model
@@ -31,7 +31,7 @@ from onyx.api.openai.schemas.chat import (
 from onyx.jobs.playground.manager import AnswerStream
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import End, Said
+from onyx.training.contract.chat_protocol import GenerationEnd, Reply
 
 router = APIRouter(route_class=OpenAIRoute, tags=["chat"])
 
@@ -59,13 +59,13 @@ RETRY_SECONDS = {"queue_full": 5, "no_memory": 30, "model_unloaded": 1, "timeout
     responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
 )
 async def create_chat_completion(
-    request: Request, body: ChatBody, desk: DeskDep, caller: CallerDep
+    request: Request, body: ChatBody, context: ContextDep, caller: CallerDep
 ) -> ChatCompletion | Response:
     """Ask a base model, a fine-tuned one or a checkpoint. One model is in memory at a time; trainings come first."""
-    question = question_of(body, desk.settings)
-    tried = await tried_model(body.model, desk, caller)
-    talk = desk.trier.ask(tried, question, caller.name)
-    answer = Answering(body.model, desk.settings)
+    question = question_of(body, context.settings)
+    tried = await tried_model(body.model, context, caller)
+    talk = context.playground.ask(tried, question, caller.name)
+    answer = Answering(body.model, context.settings)
     if not body.stream:
         return await _while_connected(request, talk, answer.whole(talk))
     first = await _while_connected(request, talk, answer.next(talk))
@@ -82,7 +82,7 @@ class Answering:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def next(self, talk: AnswerStream) -> Said:
+    async def next(self, talk: AnswerStream) -> Reply:
         """The next piece. Whatever is wrong with a question shows before the first, while a status can still say so."""
         said = await talk.next()
         if said.failure is not None:
@@ -97,7 +97,7 @@ class Answering:
         choice = ChatChoice(message=ChatMessage(content="".join(pieces)), finish_reason=end.reason)
         return ChatCompletion(id=self.id, created=self.created, model=self.model, choices=[choice], usage=_usage(end))
 
-    async def chunks(self, first: Said, talk: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
+    async def chunks(self, first: Reply, talk: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
         """Server-sent events: the role, then the text as it comes, then why it ended."""
         yield self._chunk(Delta(role="assistant", content=""))
         said = first
@@ -167,7 +167,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _usage(end: End) -> Usage:
+def _usage(end: GenerationEnd) -> Usage:
     return Usage(
         prompt_tokens=end.prompt_tokens,
         completion_tokens=end.completion_tokens,

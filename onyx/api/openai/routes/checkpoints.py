@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from onyx.api.deps import DeskDep
+from onyx.api.deps import ContextDep
 from onyx.api.openai.deps import JobDep, OpenAIRoute
 from onyx.api.openai.errors import wrong
 from onyx.api.openai.model_catalogue import Snapshot, snapshots_of
@@ -18,12 +18,12 @@ router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
 @router.get("/fine_tuning/jobs/{fine_tuning_job_id}/checkpoints")
 async def list_checkpoints(
     job: JobDep,
-    desk: DeskDep,
+    context: ContextDep,
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 10,
 ) -> CheckpointPage:
     """Newest first: the best and the last three are kept."""
-    found = [checkpoint_answer(job, snapshot) for snapshot in await snapshots_of(desk, job)]
+    found = [checkpoint_answer(job, snapshot) for snapshot in await snapshots_of(context, job)]
     start = 0
     if after is not None:
         ids = [each.id for each in found]

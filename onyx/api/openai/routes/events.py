@@ -4,13 +4,13 @@ from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Query
 
-from onyx.api.deps import DeskDep
+from onyx.api.deps import ContextDep
 from onyx.api.http.scrubbing import scrub_event
 from onyx.api.openai.deps import JobDep, OpenAIRoute
 from onyx.api.openai.errors import wrong
 from onyx.api.openai.names import event_id, read_event_id
 from onyx.api.openai.schemas.jobs import EventObject, EventPage
-from onyx.jobs.models import StoredEvent
+from onyx.jobs.records import StoredEvent
 from onyx.training.contract import event_kinds
 
 router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
@@ -19,7 +19,7 @@ router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])
 @router.get("/fine_tuning/jobs/{fine_tuning_job_id}/events")
 async def list_events(
     job: JobDep,
-    desk: DeskDep,
+    context: ContextDep,
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> EventPage:
@@ -27,8 +27,8 @@ async def list_events(
     before = read_event_id(after, job.id) if after is not None else None
     if after is not None and before is None:
         raise wrong(f"{job.id} has no event {after[:80]!r} to list after", "after")
-    events = await desk.store.events.list(job.id, after=before, limit=limit, newest_first=True)
-    shown = [event_answer(scrub_event(event, desk.settings)) for event in events]
+    events = await context.store.events.list(job.id, after=before, limit=limit, newest_first=True)
+    shown = [event_answer(scrub_event(event, context.settings)) for event in events]
     return EventPage(data=shown, has_more=bool(events) and events[-1].seq > 1)
 
 

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 
 from onyx import fs
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import missing, wrong
@@ -29,8 +29,8 @@ _AROUND = 2**17
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-async def _file(file_id: FileId, desk: DeskDep, caller: CallerDep) -> StoredFile:
-    found = await desk.store.uploads.get(file_id, caller.sees)
+async def _file(file_id: FileId, context: ContextDep, caller: CallerDep) -> StoredFile:
+    found = await context.store.uploads.get(file_id, caller.sees)
     if found is None:
         raise missing("file", file_id, "file_id")
     return found
@@ -40,12 +40,12 @@ FileDep = Annotated[StoredFile, Depends(_file)]
 
 
 @router.post("/files", openapi_extra=UPLOAD)
-async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> FileObject:
+async def create_file(request: Request, context: ContextDep, caller: CallerDep) -> FileObject:
     """Upload a file. Its lines are checked when a job is made of it, so this is as fast as the disk."""
-    room, kind = desk.home.room, request.headers.get("content-type", "")
+    room, kind = context.home.disk_quota, request.headers.get("content-type", "")
     refusal = await room.refusal(caller.name, _at_least(request))
     try:
-        file_id, form, part = await receive(desk.settings, kind, request.stream(), refusal)
+        file_id, form, part = await receive(context.settings, kind, request.stream(), refusal)
     except ClientDisconnect:
         raise wrong("the upload was broken off", "file", code="invalid_multipart") from None
     except OSError as error:
@@ -54,9 +54,9 @@ async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> Fil
         filename, seconds = _checked(form)
         if (refusal := await room.refusal(caller.name, form.size)) is not None:
             raise refusal
-        with in_place(desk.settings, file_id, filename, part) as folder:
+        with in_place(context.settings, file_id, filename, part) as folder:
             await asyncio.to_thread(fs.sync_directory, folder)
-            stored = await desk.store.uploads.put(
+            stored = await context.store.uploads.put(
                 file_id,
                 caller.name,
                 purpose=form.fields["purpose"],
@@ -73,7 +73,7 @@ async def create_file(request: Request, desk: DeskDep, caller: CallerDep) -> Fil
 
 @router.get("/files")
 async def list_files(
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
@@ -82,7 +82,7 @@ async def list_files(
 ) -> FilePage:
     """Your files, newest first."""
     try:
-        files, more = await desk.store.uploads.list(
+        files, more = await context.store.uploads.list(
             caller.sees, purpose=purpose, after=after, limit=limit, oldest_first=order == "asc"
         )
     except BadValueError as error:
@@ -99,10 +99,10 @@ async def get_file(file: FileDep) -> FileObject:
 
 
 @router.delete("/files/{file_id}")
-async def delete_file(file: FileDep, desk: DeskDep, caller: CallerDep) -> FileDeleted:
+async def delete_file(file: FileDep, context: ContextDep, caller: CallerDep) -> FileDeleted:
     """Remove a file. Jobs that have been prepared no longer need theirs."""
-    deleted = await desk.store.uploads.delete(file.id, caller.sees)
-    file.path(desk.settings.home).unlink(missing_ok=True)
+    deleted = await context.store.uploads.delete(file.id, caller.sees)
+    file.path(context.settings.home).unlink(missing_ok=True)
     return FileDeleted(id=file.id, deleted=deleted)
 
 
@@ -111,9 +111,9 @@ async def delete_file(file: FileDep, desk: DeskDep, caller: CallerDep) -> FileDe
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
-async def get_content(file: FileDep, desk: DeskDep) -> Response:
+async def get_content(file: FileDep, context: ContextDep) -> Response:
     """Its bytes."""
-    path = file.path(desk.settings.home)
+    path = file.path(context.settings.home)
     if not path.is_file():
         raise missing("file", file.id, "file_id")
     return FileResponse(path, media_type="application/octet-stream", filename=file.filename)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.openai.deps import PARAM, JobDep, OpenAIRoute
 from onyx.api.openai.errors import wrong
 from onyx.api.openai.job_request import asked_for
@@ -27,15 +27,15 @@ _MOST_PAIRS = 16
 async def create_job(
     request: Request,
     body: JobBody,
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
     x_stainless_retry_count: Annotated[str | None, Header(max_length=16)] = None,
 ) -> JobObject:
     """Fine-tune a model. A request that the client sends again, because its answer was lost, makes no second job."""
-    asked = await asked_for(body, desk, caller)
+    asked = await asked_for(body, context, caller)
     again = idempotency_key is None and (x_stainless_retry_count or "0") != "0"
-    job = await desk.home.submit(
+    job = await context.home.submit(
         asked.spec,
         asked.owner,
         JobKind.FINE_TUNING,
@@ -43,13 +43,13 @@ async def create_job(
         again_within=AGAIN_SECONDS if again else None,
     )
     request.state.made = job.id
-    return await answer_of(job, desk)
+    return await answer_of(job, context)
 
 
 @router.get("/fine_tuning/jobs")
 async def list_jobs(
     request: Request,
-    desk: DeskDep,
+    context: ContextDep,
     caller: CallerDep,
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
@@ -61,34 +61,34 @@ async def list_jobs(
     pairs = _pairs(request.query_params)
     wanted = {} if metadata == "null" else pairs or None
     try:
-        page = await desk.store.jobs.list(owner=caller.sees, metadata=wanted, after=after, limit=limit)
+        page = await context.store.jobs.list(owner=caller.sees, metadata=wanted, after=after, limit=limit)
     except BadValueError as error:
         raise wrong(str(error), "after") from None
-    return JobPage(data=await answers_of(page.jobs, desk), has_more=page.more)
+    return JobPage(data=await answers_of(page.jobs, context), has_more=page.more)
 
 
 @router.get("/fine_tuning/jobs/{fine_tuning_job_id}")
-async def get_job(job: JobDep, desk: DeskDep) -> JobObject:
+async def get_job(job: JobDep, context: ContextDep) -> JobObject:
     """How a job stands."""
-    return await answer_of(job, desk)
+    return await answer_of(job, context)
 
 
 @router.post("/fine_tuning/jobs/{fine_tuning_job_id}/cancel")
-async def cancel_job(job: JobDep, desk: DeskDep, caller: CallerDep) -> JobObject:
+async def cancel_job(job: JobDep, context: ContextDep, caller: CallerDep) -> JobObject:
     """End it."""
-    return await answer_of(await _change(desk.home.cancel, job, caller.sees), desk)
+    return await answer_of(await _change(context.home.cancel, job, caller.sees), context)
 
 
 @router.post("/fine_tuning/jobs/{fine_tuning_job_id}/pause")
-async def pause_job(job: JobDep, desk: DeskDep, caller: CallerDep) -> JobObject:
+async def pause_job(job: JobDep, context: ContextDep, caller: CallerDep) -> JobObject:
     """Save, and give its devices to others until it is resumed."""
-    return await answer_of(await _change(desk.home.pause, job, caller.sees), desk)
+    return await answer_of(await _change(context.home.pause, job, caller.sees), context)
 
 
 @router.post("/fine_tuning/jobs/{fine_tuning_job_id}/resume")
-async def resume_job(job: JobDep, desk: DeskDep, caller: CallerDep) -> JobObject:
+async def resume_job(job: JobDep, context: ContextDep, caller: CallerDep) -> JobObject:
     """Go on, or start a job that was made with `auto_start: false`."""
-    return await answer_of(await _change(desk.home.resume, job, caller.sees), desk)
+    return await answer_of(await _change(context.home.resume, job, caller.sees), context)
 
 
 async def _change(change: Callable[[str, str | None], Awaitable[Job]], job: Job, owner: str | None) -> Job:

@@ -10,7 +10,7 @@ from fastapi import Path as InPath
 
 from onyx import fs
 from onyx.api.app_context import AppContext
-from onyx.api.deps import CallerDep, DeskDep
+from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.caller import Caller
 from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import no_model, wrong
@@ -28,52 +28,52 @@ ModelId = Annotated[str, InPath(max_length=1024)]
 
 
 @router.get("/models")
-async def list_models(desk: DeskDep, caller: CallerDep) -> ModelPage:
+async def list_models(context: ContextDep, caller: CallerDep) -> ModelPage:
     """Base models that are here, your fine-tuned ones and their checkpoints."""
-    page = await desk.store.jobs.list(owner=caller.sees, statuses=(JobStatus.SUCCEEDED,), limit=MOST_JOBS)
-    return ModelPage(data=await asyncio.to_thread(_all_models, desk, page.jobs))
+    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.SUCCEEDED,), limit=MOST_JOBS)
+    return ModelPage(data=await asyncio.to_thread(_all_models, context, page.jobs))
 
 
 @router.get("/models/{model:path}")
-async def retrieve_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelObject:
+async def retrieve_model(model: ModelId, context: ContextDep, caller: CallerDep) -> ModelObject:
     """One of them."""
     if is_fine_tuned(model):
-        found = await find_model(model, desk, caller)
+        found = await find_model(model, context, caller)
         if found is not None:
             return _object(model, found.job)
-    for base in await asyncio.to_thread(base_models, desk.settings):
+    for base in await asyncio.to_thread(base_models, context.settings):
         if base.name == model:
             return _base_object(base)
     raise no_model(model)
 
 
 @router.delete("/models/{model:path}")
-async def delete_model(model: ModelId, desk: DeskDep, caller: CallerDep) -> ModelDeleted:
+async def delete_model(model: ModelId, context: ContextDep, caller: CallerDep) -> ModelDeleted:
     """Remove a fine-tuned model with its checkpoints, or one checkpoint. The record of its job stays."""
-    found = await find_model(model, desk, caller)
-    if found is None and any(base.name == model for base in await asyncio.to_thread(base_models, desk.settings)):
+    found = await find_model(model, context, caller)
+    if found is None and any(base.name == model for base in await asyncio.to_thread(base_models, context.settings)):
         raise wrong("only fine-tuned models can be deleted: base models are the operator's", "model")
     if found is None:
         raise no_model(model)
     if not found.job.status.terminal:
         raise wrong(f"{found.job.id} is {found.job.status}: cancel it first, or wait", "model", code="invalid_status")
-    await _refuse_if_used(found, desk, caller)
-    folder = desk.settings.job_dir(found.job.id)
+    await _refuse_if_used(found, context, caller)
+    folder = context.settings.job_dir(found.job.id)
     paths = [found.path] if found.epoch is not None else [folder / "model", folder / "snapshots"]
     await asyncio.to_thread(remove, paths)
     return ModelDeleted(id=model, deleted=True)
 
 
-async def _refuse_if_used(found: FineTunedModel, desk: AppContext, caller: Caller) -> None:
-    page = await desk.store.jobs.list(owner=caller.sees, statuses=OPEN, limit=MOST_JOBS)
+async def _refuse_if_used(found: FineTunedModel, context: AppContext, caller: Caller) -> None:
+    page = await context.store.jobs.list(owner=caller.sees, statuses=OPEN, limit=MOST_JOBS)
     for job in page.jobs:
         if job.spec.model.partition(":")[0] == found.job.id:
             raise wrong(f"{job.id} is {job.status} and begins with this model: wait for it", "model", code="in_use")
 
 
-def _all_models(desk: AppContext, jobs: tuple[Job, ...]) -> list[ModelObject]:
-    made = [_object(name, job) for job in jobs for name in models_of(desk.settings, job)]
-    return [_base_object(base) for base in base_models(desk.settings)] + made
+def _all_models(context: AppContext, jobs: tuple[Job, ...]) -> list[ModelObject]:
+    made = [_object(name, job) for job in jobs for name in models_of(context.settings, job)]
+    return [_base_object(base) for base in base_models(context.settings)] + made
 
 
 def _base_object(base: BaseModel) -> ModelObject:
