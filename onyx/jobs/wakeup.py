@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
-from onyx.jobs.files import close_directory, socket_address
+from onyx.jobs.files import close_directory
 
 _NAME = "wake"
 
@@ -57,3 +59,13 @@ class WakeupListener:
         with contextlib.suppress(BlockingIOError):
             while self._socket.recv(64):
                 self._event.set()
+
+
+@contextlib.contextmanager
+def socket_address(folder: Path, name: str) -> Iterator[str]:
+    """A short address of a Unix socket in `folder`: an address has at most 107 bytes, a home's path may have more."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{name}"
+    finally:
+        os.close(directory)

@@ -103,7 +103,7 @@ def test_a_context_that_cannot_start_its_runner_leaves_no_connection_open(tmp_pa
         provider = app_context.ContextProvider(at)
         for _ in range(2):
             with pytest.raises(OSError, match="clients"):
-                await opening.desk()
+                await provider.context()
         opened = [t for t in set(threading.enumerate()) - before if "_connection_worker_thread" in t.name]
         for thread in opened:
             await asyncio.to_thread(thread.join, 10)

@@ -20,7 +20,7 @@ SAMPLES = 20
 async def make_context(
     harness: StoreHarness, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
 ) -> RunnerContext:
-    """A runner's context with one CPU slice of this host."""
+    """A runner's context with the CPU of this host."""
     settings = Settings(home=home, cpu_memory="3GB")
     store = store or harness.store
     return RunnerContext(
@@ -32,10 +32,10 @@ async def make_context(
     )
 
 
-async def running(world: World, context: RunnerContext) -> ClaimedJob:
-    """A job that the context's runner has claimed with its device. No other job may be waiting."""
-    job = await world.job()
-    claimed = await world.store.claims.claim_validating(context.runner_id)
+async def claim_job(harness: StoreHarness, context: RunnerContext) -> ClaimedJob:
+    """The context's runner holds a job and its device. Nothing else may be waiting."""
+    job = await harness.job()
+    claimed = await harness.store.claims.claim_validating(context.runner_id)
     assert claimed is not None
     share = Share(device="cpu:0", share=1.0, token_budget=64)
     document = PreparedJob(

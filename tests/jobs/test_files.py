@@ -1,4 +1,3 @@
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -6,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.jobs.files import EventFileReader, close_directory, private_directory, private_file
+from onyx.jobs.files import close_directory, private_directory, private_file
 
 
 def mode(path: Path) -> int:
@@ -44,24 +43,3 @@ def test_a_file_that_is_there_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("kept")
     private_file(tmp_path / "f")
     assert (tmp_path / "f").read_text() == "kept"
-
-
-def event_line(number: int) -> str:
-    return json.dumps({"line": number, "time": 1.0, "kind": "message", "message": f"event {number}"}) + "\n"
-
-
-def test_events_are_read_once_and_only_when_complete(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    reader = EventFileReader(path)
-    assert reader.read() == []
-    path.write_text(event_line(1) + event_line(2)[:10])
-    assert [event.line for event in reader.read()] == [1]
-    assert reader.read() == []
-    path.write_text(event_line(1) + event_line(2) + event_line(3))
-    assert [event.line for event in reader.read()] == [2, 3]
-
-
-def test_a_torn_line_does_not_hide_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text(event_line(1) + '{"line": 2, "ti\n' + "[]\n" + event_line(3))
-    assert [event.line for event in EventFileReader(path).read()] == [1, 3]

@@ -12,9 +12,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.files import socket_address
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec, Launcher
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
+from onyx.jobs.wakeup import socket_address
 from onyx.memory.devices.cpu import cpu_cores
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onyx.jobs.files import socket_address
 from onyx.jobs.launch.launch_service import TRIAL
 from onyx.jobs.launch.launcher import Child, ChildSpec, Launcher
+from onyx.jobs.wakeup import socket_address
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
 from onyx.training.contract.chat_protocol import SOCKET, STOP, GenerateRequest, LoadRequest, Reply

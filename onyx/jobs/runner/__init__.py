@@ -2,6 +2,6 @@
 
 Start with `main.py` (start, claim loop, stop), then `prepare_job.py` and `train_job.py`, one claimed job each.
 `lease_keeper.py` renews leases, `event_mirror.py` writes ranks' events to the store, `verdict.py` judges how an
-attempt ended. Clients use only `autostart.py`, `runner_lock.py`, `wakeup.py` and `bulletin.py`. May import `jobs.store`,
-`jobs.launch`, `jobs.notify`, `jobs.playground.capacity`, `memory.devices` and `training.contract`; never torch.
+attempt ended. Clients use only `autostart.py`, `runner_lock.py` and `bulletin.py`. May import `jobs.store`,
+`jobs.launch`, `jobs.notify`, `jobs.playground`, `memory.devices` and `training.contract`; never torch.
 """

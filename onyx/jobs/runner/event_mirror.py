@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
-from onyx.jobs.files import EventFileReader
-from onyx.jobs.models import ClaimedJob, Progress
+from onyx.jobs.event_file import EVENTS, EventFileReader
+from onyx.jobs.models import ClaimedJob, JobProgress
 from onyx.jobs.retry import retry_until_available
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.runner_context import RunnerContext
@@ -20,7 +20,6 @@ from onyx.training.contract.prepared import PreparedJob
 
 logger = logging.getLogger(__name__)
 
-EVENTS = "events.jsonl"
 RETRY_SECONDS = 1.0
 """Between two writes to a store that is unavailable."""
 
@@ -44,7 +43,7 @@ class EventMirror:
         """The newest checkpoint, until the store knows it."""
         self._total = total_samples(claimed)
         self._planned = planned_bytes(claimed)
-        self._last = claimed.job.progress or Progress(update=0)
+        self._last = claimed.job.progress or JobProgress(update=0)
         self._retry_at = 0.0
         self._began = time.monotonic()
         self._first_samples: int | None = None
@@ -87,8 +86,8 @@ class EventMirror:
         await self._store.events.mirror(self._lease, events)
         self._waiting = []
         self._tokens = self._tally.add(events, self._tokens)
-        self._metrics += [event for event in events if event.kind == "metrics"]
-        saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
+        self._metrics += [event for event in events if event.kind == event_kinds.METRICS]
+        saved = [event.data["update"] for event in events if event.kind == event_kinds.CHECKPOINT]
         self._saved = max(saved, default=self._saved)
 
     async def _write_progress(self) -> None:

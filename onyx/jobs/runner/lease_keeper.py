@@ -7,7 +7,7 @@ import logging
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.models import ConfigRequest, Lease
 from onyx.jobs.retry import supervise
-from onyx.jobs.status import Request
+from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
 
 logger = logging.getLogger(__name__)

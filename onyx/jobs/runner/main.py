@@ -24,7 +24,6 @@ from onyx.jobs.launch.launch_service import LaunchService
 from onyx.jobs.launch.launcher import Launcher
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
 from onyx.jobs.models import ClaimedJob, Lease
-from onyx.jobs.notify.trackers import stop_trackers
 from onyx.jobs.notify.webhook_delivery import WebhookDelivery
 from onyx.jobs.playground.capacity import CPU
 from onyx.jobs.process_identity import this_process
@@ -143,7 +142,7 @@ class Runner:
                 task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks)
-            await stop_trackers(self._context)
+            await self._context.trackers.stop()
             with contextlib.suppress(StoreUnavailableError):
                 await self._context.store.runners.retire(self._context.runner_id)
 
@@ -173,7 +172,7 @@ class Runner:
         except Exception:  # the next round may succeed, and running jobs must not suffer
             logger.exception("looking for jobs failed", extra={"action": "claim_failed"})
         woken = await self._wakeup.wait(POLL_SECONDS)
-        busy = self._tasks or self._context.trackers
+        busy = self._tasks or self._context.trackers.tasks
         if self._embedded and not busy and not living_clients(self._context.settings.run_dir):
             logger.info("no client process is left and no job is at hand: stopping")
             self._context.stopping = True
@@ -192,7 +191,7 @@ class Runner:
         """Claim one job to prepare and one to train, if there are any; whether there was one."""
         if self._disk_is_low():
             return False
-        waiting = await self._context.store.claims.waiting()
+        waiting = await self._context.store.claims.waiting_phases()
         prepares = JobStatus.VALIDATING in waiting and await self._claim_validating()
         trains = JobStatus.QUEUED in waiting and await self._claim_queued()
         return prepares or trains

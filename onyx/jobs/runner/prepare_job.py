@@ -9,7 +9,6 @@ from onyx.jobs.files import read_json, write_json
 from onyx.jobs.job_directory import serves
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec
 from onyx.jobs.models import ClaimedJob
-from onyx.jobs.published_model import serves
 from onyx.jobs.retry import retry_until_available
 from onyx.jobs.runner.device_offers import Offered, choose_devices, needs_of
 from onyx.jobs.runner.lease_keeper import LeaseKeeper

@@ -1,11 +1,11 @@
 """What the tasks of one runner share."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onyx.jobs.launch.launcher import Launcher
 from onyx.jobs.models import RunnerDevice
+from onyx.jobs.notify.trackers import Trackers
 from onyx.jobs.runner.device_offers import Offered
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
@@ -48,11 +48,13 @@ class RunnerContext:
     tally: JobTally = field(default_factory=JobTally)
     """What its jobs have done since it started."""
 
-    trackers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By job: the task of its W&B tracker. It may outlive the attempt; only the runner's end waits for it."""
+    trackers: Trackers = field(init=False)
 
     stopping: bool = False
     """The runner got SIGTERM: ranks save, jobs go back to the queue."""
+
+    def __post_init__(self) -> None:
+        self.trackers = Trackers(self.settings, self.store, self.launcher)
 
     @property
     def lent(self) -> list[RunnerDevice]:

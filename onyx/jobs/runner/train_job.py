@@ -15,10 +15,9 @@ from onyx.jobs.job_directory import withdraw_model
 from onyx.jobs.launch.launcher import Child, ChildExit
 from onyx.jobs.models import ClaimedJob
 from onyx.jobs.notify.result_csv import leave_result_file
-from onyx.jobs.notify.trackers import Tracking
-from onyx.jobs.published_model import withdraw
+from onyx.jobs.notify.trackers import Tracker
 from onyx.jobs.retry import retry_until_available, supervise
-from onyx.jobs.runner.compose_attempt import attempt_file, build_attempt, rank_spec
+from onyx.jobs.runner.compose_attempt import build_attempt, rank_spec
 from onyx.jobs.runner.event_mirror import EventMirror, mirror_former_attempts
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.runner_context import RunnerContext
@@ -47,7 +46,7 @@ class Training:
         self.keeper = keeper
         self.attempt: Attempt = build_attempt(claimed, context.offered, context.settings)
         self.mirror = EventMirror(claimed, context, keeper)
-        self.tracking = Tracking(self.attempt, claimed.lease, context)
+        self.tracker: Tracker | None = None
         self.children: list[Child] = []
         self._exits: list[asyncio.Task[ChildExit]] = []
         self._oom_kills_before = oom_kills()
@@ -67,10 +66,11 @@ class Training:
                 child = await self.context.launcher.start(rank_spec(self.attempt, rank))
                 self.children.append(child)
                 self._exits.append(asyncio.create_task(child.wait()))
-            self.tracking.start()
+            self.tracker = self.context.trackers.start(self.attempt, self.claimed.lease)
             await self._watch()
         finally:
-            self.tracking.attempt_over()
+            if self.tracker is not None:
+                self.tracker.attempt_over()
             beating.cancel()
             self.send(signal.SIGKILL)
             for child in self.children:
@@ -98,7 +98,7 @@ class Training:
 
     def _decide(self) -> None:
         """Signal the ranks, if there is a reason to."""
-        if self.keeper.lost or self.keeper.request is Request.CANCEL or self._one_died():
+        if self.keeper.lost or self.keeper.request is StopRequest.CANCEL or self._one_died():
             # What they could still save would not be used, or they wait for a rank that is dead.
             self.send(signal.SIGKILL)
             return

@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onyx.jobs.files import close_directory, socket_address
+from onyx.jobs.files import close_directory
 from onyx.jobs.ids import make_key_id
 from onyx.jobs.launch import launch_service as errands
 from onyx.jobs.launch.launch_service import LaunchClient, LaunchService
 from onyx.jobs.launch.launcher import ChildSpec
 from onyx.jobs.launch.subprocess_launcher import SubprocessChild, SubprocessLauncher
+from onyx.jobs.wakeup import socket_address
 from tests.waiting import PATIENCE
 
 IS_ID = "onyx.jobs.ids:is_id"

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.event_file import EVENTS
 from onyx.jobs.runner import event_mirror
-from onyx.jobs.runner.event_mirror import EVENTS, EventMirror
+from onyx.jobs.runner.event_mirror import EventMirror
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.training.contract.attempt import attempt_dir
@@ -18,7 +19,7 @@ from onyx.training.state.events import Events
 from tests.jobs.claimed_job import claim_job, make_context
 from tests.jobs.store_harness import StoreHarness, wrap_call
 
-CALLS = ("mirror", "progress", "checkpoint")
+CALLS = ("mirror", "report_progress", "report_checkpoint")
 
 
 class FlakyStore(Store):
@@ -57,13 +58,13 @@ def numbers(update: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("when", "call"), list(itertools.product(("before", "after"), (*CALLS, "each"))))
 async def test_each_event_counts_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
 ) -> None:
     monkeypatch.setattr(event_mirror, "RETRY_SECONDS", 0.0)
     calls = set(CALLS if call == "each" else (call,))
-    store = FlakyStore(world.store, *((calls, set()) if when == "before" else (set(), calls)))
-    context = await context_of(world, tmp_path, store=store)
-    claimed = await running(world, context)
+    store = FlakyStore(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
+    context = await make_context(harness, tmp_path, store=store)
+    claimed = await claim_job(harness, context)
     mirror = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
     folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     folder.mkdir(parents=True)

@@ -42,7 +42,7 @@ def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
     return set_to
 
 
-async def context_of(world: World, home: Path) -> RunnerContext:
+async def make_context(harness: StoreHarness, home: Path) -> RunnerContext:
     """The context of a runner with one GPU."""
     settings = Settings(home=home)
     runner_id = await harness.store.runners.register(this_process())
@@ -60,7 +60,7 @@ async def warnings(harness: StoreHarness, job_id: str) -> list[str]:
     return [event.message for event in events if event.level == "warn"]
 
 
-async def running_on_the_gpu(world: World, context: RunnerContext) -> str:
+async def running_on_the_gpu(harness: StoreHarness, context: RunnerContext) -> str:
     lent = context.offered[0].lent
     job = await harness.queued(name=lent.name)
     claimed = await harness.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
@@ -69,35 +69,35 @@ async def running_on_the_gpu(world: World, context: RunnerContext) -> str:
 
 
 async def test_the_job_on_a_hot_gpu_is_warned_once_a_minute(
-    world: World, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heat(84)
-    context = await context_of(world, tmp_path)
+    context = await make_context(harness, tmp_path)
     monitor = GpuMonitor(context)
-    job_id = await running_on_the_gpu(world, context)
+    job_id = await running_on_the_gpu(harness, context)
     await monitor.check()
-    assert await warnings(world, job_id) == []
+    assert await warnings(harness, job_id) == []
     heat(91.5)
     await monitor.check()
     await monitor.check()
-    assert await warnings(world, job_id) == ["cuda:0 is at 91.5 °C, above 85 °C: it may slow down"]
+    assert await warnings(harness, job_id) == ["cuda:0 is at 91.5 °C, above 85 °C: it may slow down"]
     monkeypatch.setattr(gpu_monitor, "WARN_SECONDS", 0.0)
     await monitor.check()
-    assert len(await warnings(world, job_id)) == 2
-    (event,) = await world.store.events.list(job_id, newest_first=True, limit=1)
+    assert len(await warnings(harness, job_id)) == 2
+    (event,) = await harness.store.events.list(job_id, newest_first=True, limit=1)
     assert event.kind == "message"
     assert event.data == {"temperatures": {"cuda:0": 91.5}, "limit": 85.0}
 
 
-async def test_an_idle_hot_gpu_warns_no_job(world: World, tmp_path: Path, heat: Heat) -> None:
+async def test_an_idle_hot_gpu_warns_no_job(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(99)
-    context = await context_of(world, tmp_path)
-    job = await world.queued()
+    context = await make_context(harness, tmp_path)
+    job = await harness.queued()
     await GpuMonitor(context).check()
-    assert await warnings(world, job.id) == []
+    assert await warnings(harness, job.id) == []
 
 
-async def test_a_runner_posts_its_bulletin(world: World, tmp_path: Path, heat: Heat) -> None:
+async def test_a_runner_posts_its_bulletin(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(50)
     context = await make_context(harness, tmp_path)
     context.tally.events, context.tally.trained_tokens = 3, 400

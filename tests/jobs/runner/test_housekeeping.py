@@ -82,18 +82,18 @@ def files_of(settings: Settings, job_id: str) -> Path:
 
 async def test_working_files_go_first_and_the_whole_job_later(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_working_days=1, keep_job_days=7)
-    housekeeping = Housekeeping(settings, world.store)
-    job_id = await finished(world)
+    housekeeping = Housekeeping(settings, harness.store)
+    job_id = await finished(harness)
     folder = files_of(settings, job_id)
     running = (await harness.running()).job.id
     files_of(settings, running)
 
     assert not any((await housekeeping.round()).values())
-    world.clock.ahead += 2 * DAY
+    harness.clock.ahead += 2 * DAY
     assert (await housekeeping.round())["working_files"] == 1
     assert sorted(path.name for path in folder.iterdir()) == ["metrics.csv", "model"]
     assert not any((await housekeeping.round()).values())
-    world.clock.ahead += 6 * DAY
+    harness.clock.ahead += 6 * DAY
     assert (await housekeeping.round())["jobs"] == 1
     assert not folder.exists()
     assert await harness.store.jobs.get(job_id) is None
@@ -101,7 +101,7 @@ async def test_working_files_go_first_and_the_whole_job_later(harness: StoreHarn
     assert (settings.job_dir(running) / "checkpoints").exists()
 
 
-async def test_by_default_everything_is_kept(world: World, tmp_path: Path) -> None:
+async def test_by_default_everything_is_kept(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     folder = files_of(settings, await finished(harness))
     harness.clock.ahead += 1000 * DAY
@@ -119,7 +119,7 @@ async def test_a_model_that_an_unfinished_job_builds_on_stays(harness: StoreHarn
     assert await harness.store.jobs.get(other) is None
 
 
-async def test_expired_uploads_that_no_job_reads_are_deleted(world: World, tmp_path: Path) -> None:
+async def test_expired_uploads_that_no_job_reads_are_deleted(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ids = [make_file_id() for _ in range(3)]
     paths = [make(upload_path(tmp_path, file_id, ".jsonl")) for file_id in ids]
@@ -128,13 +128,13 @@ async def test_expired_uploads_that_no_job_reads_are_deleted(world: World, tmp_p
             file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=10, expires_after=seconds
         )
     reading = JobSpec(model="onyx/tiny", data=DataSpec(path=str(paths[0])))
-    job = await world.store.jobs.create(reading, "ann", JobKind.ACCUMULATION)
-    housekeeping = Housekeeping(settings, world.store)
+    job = await harness.store.jobs.create(reading, "ann", JobKind.ACCUMULATION)
+    housekeeping = Housekeeping(settings, harness.store)
     assert (await housekeeping.round())["uploads"] == 0
-    world.clock.ahead += 61
+    harness.clock.ahead += 61
     assert (await housekeeping.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [True, False, True]
-    await world.store.requests.cancel(job.id)
+    await harness.store.control.cancel(job.id)
     assert (await housekeeping.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [False, False, True]
 
@@ -143,7 +143,7 @@ async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path)
     settings = Settings(home=tmp_path, planner_cache_bytes=25)
     claimed = await harness.running()
     used = make(tmp_path / "data" / "used" / "meta.json").parent
-    await _prepare_with(world, used)
+    await _prepare_with(harness, used)
     job = age(make(settings.job_dir(claimed.job.id) / "metrics.csv").parent)
     kept = [age(used), make(tmp_path / "data" / "new" / "meta.json").parent, age(make(tmp_path / "data" / ".x.lock"))]
     gone = [
@@ -160,7 +160,7 @@ async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path)
     assert [path for path in (*kept, job) if not path.exists()] == []
 
 
-async def test_leftovers_of_killed_processes_are_deleted(world: World, tmp_path: Path) -> None:
+async def test_leftovers_of_killed_processes_are_deleted(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     job = settings.job_dir((await harness.running()).job.id)
     upload = upload_path(tmp_path, make_file_id(), ".csv")
@@ -179,14 +179,14 @@ async def test_leftovers_of_killed_processes_are_deleted(world: World, tmp_path:
         age(make(job / ".model.456.part" / "model.safetensors").parent),  # old, and its file still grows
         age(make(tmp_path / "data" / ".0123.lock")),
     ]
-    housekeeping = Housekeeping(settings, world.store)
+    housekeeping = Housekeeping(settings, harness.store)
     assert (await housekeeping.round())["leftovers"] == len(gone)
     assert [path for path in gone if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
     assert (await housekeeping.round())["leftovers"] == 0
 
 
-async def _prepare_with(world: World, data_dir: Path) -> None:
+async def _prepare_with(harness: StoreHarness, data_dir: Path) -> None:
     """A job that waits for devices and needs this data."""
     await harness.job("bob")
     claimed = await harness.store.claims.claim_validating(await harness.runner("preparer"))

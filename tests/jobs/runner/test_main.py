@@ -118,11 +118,11 @@ async def running(store: Store, home: Path, launcher: SubprocessLauncher | None 
         wakeup.close()
 
 
-@pytest.mark.parametrize("call", ["report_alive", "due", "waiting"])
+@pytest.mark.parametrize("call", ["report_alive", "any_due", "waiting_phases"])
 async def test_a_defect_is_logged_and_the_task_starts_again(
     harness: StoreHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
-    store = DefectiveStore(world.store, call)
+    store = DefectiveStore(harness.store, call)
     async with running(store, tmp_path):
         await asyncio.wait_for(store.again.wait(), PATIENCE)
         store.again.clear()
@@ -130,9 +130,9 @@ async def test_a_defect_is_logged_and_the_task_starts_again(
     assert "a defect" in caplog.text
 
 
-async def test_a_lease_is_renewed_after_a_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    claimed = await world.running()
-    store = DefectiveStore(world.store, "heartbeat")
+async def test_a_lease_is_renewed_after_a_defect(harness: StoreHarness, caplog: pytest.LogCaptureFixture) -> None:
+    claimed = await harness.running()
+    store = DefectiveStore(harness.store, "heartbeat")
     async with LeaseKeeper(store, claimed.lease) as keeper:
         await asyncio.wait_for(store.again.wait(), PATIENCE)
         await harness.store.control.cancel(claimed.job.id)
@@ -152,9 +152,9 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_core")
-async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(world: World, tmp_path: Path) -> None:
-    store, launcher = WatchedStore(world.store), IdleLauncher()
-    jobs = [(await world.job(owner)).id for owner in ("ann", "bob")]
+async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(harness: StoreHarness, tmp_path: Path) -> None:
+    store, launcher = WatchedStore(harness.store), IdleLauncher()
+    jobs = [(await harness.job(owner)).id for owner in ("ann", "bob")]
     async with running(store, tmp_path, launcher):
         await asyncio.wait_for(launcher.children.get(), PATIENCE)
         for _ in range(3):
@@ -164,15 +164,15 @@ async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(world: World,
 
 
 @pytest.fixture
-def flaky(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Place, str]]:
+def flaky(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[RunnerHome, str]]:
     """A place on PostgreSQL, and its database's name."""
     name = "onyx_flaky"
-    with place(tmp_path, runners=0, database_url=postgres.create(name)) as it:
+    with runner_home(tmp_path, runners=0, database_url=postgres.create(name)) as it:
         yield it, name
 
 
 def test_a_runner_survives_a_database_that_fails_while_it_registers(
-    postgres: PostgresServer, flaky: tuple[Place, str]
+    postgres: PostgresServer, flaky: tuple[RunnerHome, str]
 ) -> None:
     it, name = flaky
 
