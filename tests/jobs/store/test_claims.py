@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from onyx.jobs.errors import BadValueError, UnknownRunnerError
 from onyx.jobs.models import DeviceNeed, RunnerDevice
 from onyx.jobs.status import JobStatus
-from onyx.jobs.store.claims import PATIENCE_SECONDS, Owners, Waiting, assign_devices, choose_next_job
+from onyx.jobs.store.claims import PATIENCE_SECONDS, OwnerShares, WaitingGroup, assign_devices, choose_next_job
 from onyx.jobs.store.store import Store
 from tests.jobs.store_harness import CPU, DEVICES, LEASE, SPEC, StoreHarness
 
@@ -113,15 +113,15 @@ async def test_a_look_says_which_work_waits(harness: StoreHarness) -> None:
     assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING, JobStatus.QUEUED}
 
 
-NOBODY = Owners(busy={}, served={}, limit=None)
+NOBODY = OwnerShares(busy={}, served={}, limit=None)
 
 
-def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float = 0.0) -> Waiting:
-    return Waiting(owner=owner, needs=(DeviceNeed(kind=CPU),) * devices, key="", oldest=oldest, since=since)
+def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float = 0.0) -> WaitingGroup:
+    return WaitingGroup(owner=owner, needs=(DeviceNeed(kind=CPU),) * devices, key="", oldest=oldest, since=since)
 
 
 def chosen(
-    groups: list[Waiting], owners: Owners, free: tuple[RunnerDevice, ...] = DEVICES, now: float = 0.0
+    groups: list[WaitingGroup], owners: OwnerShares, free: tuple[RunnerDevice, ...] = DEVICES, now: float = 0.0
 ) -> str | None:
     choice = choose_next_job(groups, owners, DEVICES, free, now)
     return choice[0].owner if choice else None
@@ -130,12 +130,12 @@ def chosen(
 def test_fewest_running_then_least_recently_served_then_oldest() -> None:
     groups = [waiting("ann", 1.0), waiting("bob", 2.0), waiting("cem", 3.0)]
     assert chosen(groups, NOBODY) == "ann"
-    assert chosen(groups, Owners(busy={}, served={"ann": 5.0, "cem": 4.0}, limit=None)) == "bob"
-    assert chosen(groups, Owners(busy={"ann": 1, "bob": 1}, served={"cem": 9.0}, limit=None)) == "cem"
+    assert chosen(groups, OwnerShares(busy={}, served={"ann": 5.0, "cem": 4.0}, limit=None)) == "bob"
+    assert chosen(groups, OwnerShares(busy={"ann": 1, "bob": 1}, served={"cem": 9.0}, limit=None)) == "cem"
 
 
 def test_an_owner_at_the_limit_waits() -> None:
-    owners = Owners(busy={"ann": 1}, served={}, limit=1)
+    owners = OwnerShares(busy={"ann": 1}, served={}, limit=1)
     assert chosen([waiting("ann")], owners) is None
     assert chosen([waiting("ann"), waiting("bob", 9.0)], owners) == "bob"
 
@@ -169,65 +169,3 @@ def test_an_assignment_uses_each_device_once_if_there_are_enough(kinds: list[str
     else:
         assert [device.kind for device in found] == kinds
         assert len({device.name for device in found}) == len(kinds)
-
-
-OTHERS = (RunnerDevice(name="gpu-1", kind="NVIDIA L4"),)
-PATIENCE = 600.0
-
-
-async def test_a_lone_runner_has_it_planned_anew(harness: StoreHarness) -> None:
-    job = await harness.queued(devices=2)
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    (stranded,) = await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE)
-    assert (stranded.id, stranded.status, stranded.prepared) == (job.id, JobStatus.VALIDATING, None)
-    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
-    assert [event.data["code"] for event in warnings] == ["stranded"]
-    assert f"2 × {CPU}" in warnings[0].message
-
-    claimed = await harness.store.claims.claim_validating(runner)  # and goes its way like any other
-    assert claimed is not None
-    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind="NVIDIA L4")], {"plan": {}})
-    running = await harness.store.claims.claim_queued(runner, OTHERS)
-    assert running is not None
-    assert running.job.id == job.id
-
-
-async def test_one_that_fits_only_waits_its_turn(harness: StoreHarness) -> None:
-    await harness.queued(devices=2)
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    assert await harness.store.stranded.replan(runner, DEVICES, after=PATIENCE) == ()
-
-
-async def test_nobody_is_hasty(harness: StoreHarness) -> None:
-    await harness.queued()
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE - LEASE, runner)
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    await harness.pass_time(2 * LEASE)  # long enough for the job, but the runner has not reached the store
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-
-
-async def test_another_runner_may_have_what_it_needs_so_its_owner_is_warned_once(harness: StoreHarness) -> None:
-    job = await harness.queued()
-    runner, other = await harness.runner(), await harness.runner("beta")
-    await harness.pass_time(PATIENCE + LEASE, runner, other)
-    for _ in range(2):
-        assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-        await harness.pass_time(PATIENCE + LEASE, runner, other)
-    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
-    assert len(warnings) == 1
-    assert "alpha" in warnings[0].message
-    assert await harness.store.jobs.status(job.id) is JobStatus.QUEUED
-    claimed = await harness.store.claims.claim_queued(other, DEVICES)
-    assert claimed is not None
-
-
-async def test_a_cancelled_job_stays_cancelled(harness: StoreHarness) -> None:
-    job = await harness.queued()
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    await harness.store.control.cancel(job.id)
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    assert await harness.store.jobs.status(job.id) is JobStatus.CANCELLED

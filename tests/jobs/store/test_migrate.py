@@ -74,13 +74,6 @@ async def test_tables_of_a_newer_version_are_left_alone(databases: Databases) ->
         await Store.open(url)
 
 
-def test_a_store_needs_no_torch() -> None:
-    code = (
-        "import sys, onyx.jobs.store.store; print([name for name in ('torch', 'transformers') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 def test_upgrade_is_idempotent(databases: Databases) -> None:
     url = databases.empty()
     upgrade(url)

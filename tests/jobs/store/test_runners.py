@@ -100,9 +100,3 @@ async def test_runners_come_and_go(harness: StoreHarness) -> None:
     harness.clock.ahead += FORGOTTEN_SECONDS + 60
     new = await harness.runner(pid=3)
     assert [runner.id for runner in await harness.store.runners.list()] == [new]
-
-
-async def test_the_marker_is_made_once(harness: StoreHarness) -> None:
-    marker = await harness.store.home_marker()
-    assert len(marker) == 32
-    assert await harness.store.home_marker() == marker
