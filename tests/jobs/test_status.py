@@ -13,7 +13,7 @@ def test_terminal_is_final() -> None:
             check_change("j", old, new)
 
 
-def test_the_table_knows_every_status_and_each_can_end() -> None:
+def test_the_table_has_every_status_and_each_can_end() -> None:
     assert set(ALLOWED) == set(JobStatus)
     assert set(JobStatus) == OPEN | TERMINAL
     for status in OPEN:

@@ -101,19 +101,19 @@ async def test_bad_claims_are_refused(store: Store, harness: StoreHarness) -> No
         await store.claims.claim_queued(await harness.runner(), DEVICES + DEVICES)
 
 
-async def test_a_look_says_which_work_waits(harness: StoreHarness) -> None:
+async def test_waiting_phases_say_whether_jobs_wait(harness: StoreHarness) -> None:
     assert await harness.store.claims.waiting_phases() == frozenset()
     await harness.job()
     assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING}
     claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
-    assert await harness.store.claims.waiting_phases() == frozenset()  # somebody is at it
+    assert await harness.store.claims.waiting_phases() == frozenset()  # a runner prepares it
     await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
     await harness.job()
     assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING, JobStatus.QUEUED}
 
 
-NOBODY = OwnerShares(busy={}, served={}, limit=None)
+NO_SHARES = OwnerShares(busy={}, served={}, limit=None)
 
 
 def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float = 0.0) -> WaitingGroup:
@@ -129,7 +129,7 @@ def chosen(
 
 def test_fewest_running_then_least_recently_served_then_oldest() -> None:
     groups = [waiting("ann", 1.0), waiting("bob", 2.0), waiting("cem", 3.0)]
-    assert chosen(groups, NOBODY) == "ann"
+    assert chosen(groups, NO_SHARES) == "ann"
     assert chosen(groups, OwnerShares(busy={}, served={"ann": 5.0, "cem": 4.0}, limit=None)) == "bob"
     assert chosen(groups, OwnerShares(busy={"ann": 1, "bob": 1}, served={"cem": 9.0}, limit=None)) == "cem"
 
@@ -140,19 +140,19 @@ def test_an_owner_at_the_limit_waits() -> None:
     assert chosen([waiting("ann"), waiting("bob", 9.0)], owners) == "bob"
 
 
-def test_small_jobs_slip_in_only_until_a_large_one_has_waited_long() -> None:
+def test_small_jobs_overtake_a_large_one_only_until_it_has_waited_long() -> None:
     groups = [waiting("ann", devices=2), waiting("bob", 9.0, since=PATIENCE_SECONDS)]
-    assert chosen(groups, NOBODY, DEVICES[:1]) == "bob"
-    assert chosen(groups, NOBODY, DEVICES[:1], now=PATIENCE_SECONDS + 1) is None
-    assert chosen(groups, NOBODY, DEVICES, now=PATIENCE_SECONDS + 1) == "ann"
+    assert chosen(groups, NO_SHARES, DEVICES[:1]) == "bob"
+    assert chosen(groups, NO_SHARES, DEVICES[:1], now=PATIENCE_SECONDS + 1) is None
+    assert chosen(groups, NO_SHARES, DEVICES, now=PATIENCE_SECONDS + 1) == "ann"
 
 
-def test_a_job_that_never_fits_here_holds_nobody_up() -> None:
+def test_a_job_that_never_fits_here_delays_no_other() -> None:
     groups = [waiting("ann", devices=3), waiting("bob", 9.0)]
-    assert chosen(groups, NOBODY, DEVICES[:1], now=PATIENCE_SECONDS * 9) == "bob"
+    assert chosen(groups, NO_SHARES, DEVICES[:1], now=PATIENCE_SECONDS * 9) == "bob"
 
 
-def test_a_named_device_is_kept_for_whoever_named_it() -> None:
+def test_a_named_device_is_kept_for_the_need_that_names_it() -> None:
     needs = (DeviceNeed(kind=CPU), DeviceNeed(kind=CPU, name="cpu:0"))
     assert assign_devices(needs, DEVICES) == (DEVICES[1], DEVICES[0])
     assert assign_devices((DeviceNeed(kind=CPU, name="cpu:7"),), DEVICES) is None

@@ -13,13 +13,13 @@ async def test_a_job_that_does_not_run_is_cancelled_at_once(harness: StoreHarnes
         cancelled = await harness.store.control.cancel(job.id, job.owner)
         assert cancelled.status is JobStatus.CANCELLED
         assert cancelled.finished_at is not None
-        assert await harness.store.control.cancel(job.id) == cancelled  # asked again, as after a lost answer
+        assert await harness.store.control.cancel(job.id) == cancelled  # repeated, as after a lost answer
     queued = await harness.queued()
     assert (await harness.store.control.cancel(queued.id)).status is JobStatus.CANCELLED
     assert await harness.store.claims.claim_queued(await harness.runner(), DEVICES) is None
 
 
-async def test_cancelling_during_preparation_fences_the_helper(harness: StoreHarness) -> None:
+async def test_cancelling_during_preparation_takes_the_lease_from_the_helper(harness: StoreHarness) -> None:
     await harness.job()
     claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
@@ -31,18 +31,18 @@ async def test_cancelling_during_preparation_fences_the_helper(harness: StoreHar
     assert (await harness.store.jobs.attempts(claimed.job.id))[0].outcome is Outcome.CANCELLED
 
 
-async def test_a_running_job_is_asked(harness: StoreHarness) -> None:
+async def test_a_running_job_is_cancelled_once_its_ranks_have_stopped(harness: StoreHarness) -> None:
     claimed = await harness.running()
-    asked = await harness.store.control.cancel(claimed.job.id)
-    assert (asked.status, asked.request) == (JobStatus.RUNNING, StopRequest.CANCEL)
-    assert await harness.store.control.cancel(claimed.job.id) == asked
-    for ask in (harness.store.control.pause, harness.store.control.resume):
+    requested = await harness.store.control.cancel(claimed.job.id)
+    assert (requested.status, requested.request) == (JobStatus.RUNNING, StopRequest.CANCEL)
+    assert await harness.store.control.cancel(claimed.job.id) == requested
+    for request in (harness.store.control.pause, harness.store.control.resume):
         with pytest.raises(NotAllowedError, match="being cancelled"):
-            await ask(claimed.job.id)
+            await request(claimed.job.id)
     assert (await harness.store.attempts.report_cancelled(claimed.lease)).status is JobStatus.CANCELLED
 
 
-async def test_pause_and_resume_wherever_the_job_is(harness: StoreHarness) -> None:
+async def test_pause_and_resume_of_a_waiting_job(harness: StoreHarness) -> None:
     store = harness.store
     fresh = await harness.job()
     assert (await store.control.pause(fresh.id)).status is JobStatus.PAUSED
@@ -74,7 +74,7 @@ async def test_pausing_a_running_job(harness: StoreHarness) -> None:
     assert again.lease.attempt == claimed.lease.attempt + 1
 
 
-async def test_a_pause_that_was_taken_back_while_the_ranks_saved(harness: StoreHarness) -> None:
+async def test_a_pause_that_is_taken_back_while_the_ranks_save(harness: StoreHarness) -> None:
     claimed = await harness.running()
     await harness.store.control.pause(claimed.job.id)
     assert (await harness.store.control.resume(claimed.job.id)).request is None
@@ -84,9 +84,9 @@ async def test_a_pause_that_was_taken_back_while_the_ranks_saved(harness: StoreH
 async def test_a_finished_job_takes_no_requests(harness: StoreHarness) -> None:
     claimed = await harness.running()
     job = await harness.store.attempts.report_succeeded(claimed.lease, RESULT)
-    for ask in (harness.store.control.cancel, harness.store.control.pause, harness.store.control.resume):
+    for request in (harness.store.control.cancel, harness.store.control.pause, harness.store.control.resume):
         with pytest.raises(NotAllowedError, match="succeeded"):
-            await ask(job.id)
+            await request(job.id)
     with pytest.raises(NotAllowedError, match="no longer change"):
         await harness.store.control.change_config(job.id, ConfigChange(accumulation_steps=2))
     assert await harness.store.jobs.get(job.id) == job

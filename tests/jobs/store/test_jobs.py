@@ -24,7 +24,7 @@ async def test_a_new_job_is_validating_and_says_so(store: Store) -> None:
     assert (event.seq, event.kind, event.data) == (1, "status", {"status": "validating"})
 
 
-async def test_samples_stay_out_of_lists_and_come_back_whole(store: Store) -> None:
+async def test_samples_stay_out_of_lists_and_are_in_the_spec(store: Store) -> None:
     rows: list[dict[str, JsonValue]] = [{"prompt": "nul \x00 and é", "completion": "😀"}]
     spec = JobSpec(model="onyx/tiny", data=DataSpec(rows=rows, evaluation_rows=rows), labels={"b": 1, "a": [None]})
     job = await store.jobs.create(spec, "ann", JobKind.FINE_TUNING)
@@ -34,7 +34,7 @@ async def test_samples_stay_out_of_lists_and_come_back_whole(store: Store) -> No
     assert await store.jobs.spec(job.id) == spec
 
 
-async def test_one_key_makes_one_job(store: Store) -> None:
+async def test_one_key_creates_one_job(store: Store) -> None:
     first = await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k")
     assert await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") == first
     assert (await store.jobs.create(SPEC, "bob", JobKind.ACCUMULATION, idempotency_key="k")).id != first.id
@@ -74,14 +74,14 @@ async def test_another_owners_job_does_not_exist(store: Store) -> None:
     job = await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION)
     assert await store.jobs.get(job.id, "ann") == job
     assert await store.jobs.get(job.id, "bob") is None
-    for ask in (store.jobs.spec, store.jobs.delete, store.control.cancel, store.control.pause, store.control.resume):
+    for call in (store.jobs.spec, store.jobs.delete, store.control.cancel, store.control.pause, store.control.resume):
         with pytest.raises(JobNotFoundError):
-            await ask(job.id, "bob")
+            await call(job.id, "bob")
     with pytest.raises(BadValueError, match="to list after"):
         await store.jobs.list(owner="bob", after=job.id)
 
 
-async def test_an_id_that_onyx_cannot_have_made_is_nobodys(store: Store) -> None:
+async def test_text_that_is_no_id_finds_no_job(store: Store) -> None:
     for job_id in ("", "../../etc", "accumulation_1_\x00aaaaaaaaa", "x" * 10_000):
         assert not is_id(job_id)
         assert await store.jobs.get(job_id) is None
@@ -138,7 +138,7 @@ async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(harne
         await store.jobs.delete(claimed.job.id)
 
 
-async def test_a_request_that_comes_again_finds_its_job_for_a_while(harness: StoreHarness) -> None:
+async def test_a_repeated_request_finds_its_job_for_a_while(harness: StoreHarness) -> None:
     first = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
     assert (await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id == first.id
     other = SPEC.model_copy(update={"window": 7})

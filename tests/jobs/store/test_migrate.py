@@ -57,7 +57,7 @@ async def test_opening_a_store_makes_its_tables_once(databases: Databases) -> No
         await store.close()
 
 
-def test_processes_that_start_at_once_do_not_get_in_each_others_way(databases: Databases) -> None:
+def test_processes_that_start_at_once_migrate_once(databases: Databases) -> None:
     command = [sys.executable, "-c", "import sys; from onyx.jobs.store.migrate import upgrade; upgrade(sys.argv[1])"]
     url = databases.empty()
     started = [subprocess.Popen([*command, url], stderr=subprocess.PIPE, text=True) for _ in range(2)]
