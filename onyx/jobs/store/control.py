@@ -60,7 +60,7 @@ class JobControl(Concern):
             former = to_config_request(job)
             job.config = json_text.dump(change.over(former.change if former else None).given())
             job.config_seq += 1
-            add_event(tx, job, "A change of the config was asked for", change=change.given())
+            add_event(tx, job, "The owner changed the config", change=change.given())
             return await _flushed(tx, job)
 
 

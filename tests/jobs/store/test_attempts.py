@@ -206,7 +206,7 @@ async def test_bad_writes_are_refused(harness: StoreHarness) -> None:
         await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
     with pytest.raises(BadValueError, match="release a job as"):
         await harness.store.attempts.release(claimed.lease, Outcome.SUCCEEDED)
-    with pytest.raises(BadValueError, match="cannot be -1"):
+    with pytest.raises(BadValueError, match="must be 0 or more, not -1"):
         await harness.store.attempts.report_checkpoint(claimed.lease, -1)
     with pytest.raises(LostAttempt):
         await harness.store.attempts.heartbeat(Lease(job_id="ftjob-" + "0" * 24, attempt=1))
