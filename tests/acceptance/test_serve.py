@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from onyx.cli.client import Service
+from onyx.cli.client import ServiceClient
 from onyx.cli.commands.watch import observe
 from onyx.jobs.process_identity import start_of
 from onyx.jobs.runner.runner_lock import locked_by
@@ -110,7 +110,7 @@ def test_a_killed_api_costs_nothing_and_the_next_adopts_the_runner(tmp_path: Pat
     with onyx_serve(tmp_path, "--port", port) as first:
         job_id = first.submit(epochs=60)
         view, done = Heard(), list[dict[str, object]]()
-        watcher = threading.Thread(target=lambda: done.append(observe(Service(first.url), job_id, view)))
+        watcher = threading.Thread(target=lambda: done.append(observe(ServiceClient(first.url), job_id, view)))
         watcher.start()
         assert view.further.wait(PATIENCE)
         runner = first.runner()

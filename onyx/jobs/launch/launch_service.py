@@ -14,7 +14,7 @@ from typing import Any
 
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec, Launcher
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
-from onyx.jobs.runner.wakeup import socket_address
+from onyx.jobs.wakeup import socket_address
 from onyx.memory.devices.cpu import cpu_cores
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class LaunchService:
             self._server.close()
             (self._run_dir / _NAME).unlink(missing_ok=True)
 
-    def make_room(self) -> None:
+    def end_chats(self) -> None:
         """A training has been lent memory of this host: whoever only tries a model goes."""
         for child in self._trials:
             child.send(signal.SIGKILL)
