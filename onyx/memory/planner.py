@@ -12,12 +12,11 @@ from onyx.memory.devices.device import Device
 from onyx.memory.devices.heap import FRAGMENTED
 from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.footprint.json_cache import versions
-from onyx.memory.planning import speed_choices as compiling
 from onyx.memory.planning.alternatives import alternatives
 from onyx.memory.planning.device_fit import Fit, fit_device, split
 from onyx.memory.planning.plan import DevicePlan, Plan
 from onyx.memory.planning.request import PlanRequest
-from onyx.memory.planning.speed_choices import joins
+from onyx.memory.planning.speed_choices import compile_obstacle, compiling_pays, joins_samples
 from onyx.memory.planning.timing import own_key, stored_timing, timing_key
 from onyx.memory.recipe import Recipe
 
@@ -76,7 +75,7 @@ def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[De
     """As asked for, or where it pays."""
     if request.compile is False:
         return False
-    obstacle = compiling.obstacle(request, fits)
+    obstacle = compile_obstacle(request, fits)
     if obstacle is not None:
         if request.compile is True:
             warnings.append(f"the step is not compiled: {obstacle}")
@@ -85,7 +84,7 @@ def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[De
         return True
     _, seconds = _seconds(request, _named(config, request, fits, parts, False))
     known = all(stored_timing(each.timing_key or "") for each in _named(config, request, fits, parts, True))
-    return compiling.pays(request, fits, seconds, known=known)
+    return compiling_pays(request, fits, seconds, known=known)
 
 
 def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compiled: bool, warnings: list[str]) -> Plan:
@@ -104,7 +103,7 @@ def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compil
         gradient_checkpointing=recipe.gradient_checkpointing,
         objective=recipe.objective,
         compile=compiled,
-        layout="joined" if joins(config, request, [each.label for each in parts]) else "padded",
+        layout="joined" if joins_samples(config, request, [each.label for each in parts]) else "padded",
         max_length=request.longest,
         window=request.window,
         accumulation_steps=steps,

@@ -96,13 +96,13 @@ def test_the_home_is_nobody_elses(client: TestClient, here: Settings) -> None:
 def test_a_context_that_cannot_start_its_runner_leaves_no_connection_open(tmp_path: Path) -> None:
     at = settings(tmp_path, embedded_runner=True)
     at.run_dir.mkdir(parents=True)
-    (at.run_dir / "companions").touch()  # no directory: the runner's companions cannot be noted
+    (at.run_dir / "clients").touch()  # a file, so that no client can be registered in it
     before = set(threading.enumerate())
 
     async def story() -> list[threading.Thread]:
         provider = app_context.ContextProvider(at)
         for _ in range(2):
-            with pytest.raises(OSError, match="companions"):
+            with pytest.raises(OSError, match="clients"):
                 await provider.context()
         opened = [t for t in set(threading.enumerate()) - before if "_connection_worker_thread" in t.name]
         for thread in opened:

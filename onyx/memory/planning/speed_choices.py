@@ -35,7 +35,7 @@ EDGE, TRIES = 768, 3
 """The product that is timed, and how often: the fastest counts."""
 
 
-def obstacle(request: PlanRequest, fits: list[Fit]) -> str | None:
+def compile_obstacle(request: PlanRequest, fits: list[Fit]) -> str | None:
     """Why the step cannot be compiled, if it cannot."""
     if request.recipe.objective != "sft":
         return "steps over pairs are not compiled"
@@ -48,7 +48,7 @@ def obstacle(request: PlanRequest, fits: list[Fit]) -> str | None:
     return f"the compiler needs {BYTES / 2**30:.0f} GB beside the job" if short else None
 
 
-def pays(request: PlanRequest, fits: list[Fit], seconds: float | None, *, known: bool) -> bool:
+def compiling_pays(request: PlanRequest, fits: list[Fit], seconds: float | None, *, known: bool) -> bool:
     """By the job's expected seconds without it, guessed where nobody measured such a job.
 
     `known` says that such a job was compiled here before, so that its graphs are in the cache.
@@ -97,7 +97,7 @@ FAMILIES = (
 """Model types whose attention is known to be the only place where tokens meet, and to be replaceable."""
 
 
-def joins(config: Any, request: PlanRequest, labels: Iterable[str]) -> bool:
+def joins_samples(config: Any, request: PlanRequest, labels: Iterable[str]) -> bool:
     """Jobs of such models on CPUs. On a card each run of samples would be more kernels to launch."""
     on_cpu = all(label.startswith("cpu") for label in labels)
     return request.quick and on_cpu and request.recipe.objective == "sft" and _joinable(config, request.longest)

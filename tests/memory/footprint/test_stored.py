@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.memory_cases import gpt2, llama
 from onyx.memory.devices.device import Device
-from onyx.memory.footprint import estimate as estimating
+from onyx.memory.footprint import estimate
 from onyx.memory.footprint.json_cache import Cache
 from onyx.memory.footprint.overhead import ASSUMED_CUDA
 from onyx.memory.footprint.stored import footprint_key, footprint_of, overhead_of
@@ -23,7 +23,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_second_time_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = footprint_of(llama(depth=2), RECIPE, "cpu")
-    monkeypatch.setattr(estimating, "estimate", None)
+    monkeypatch.setattr(estimate, "estimate", None)
     assert footprint_of(llama(depth=2), RECIPE.but(max_length=100), "cpu") == first
 
 

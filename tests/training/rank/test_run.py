@@ -11,7 +11,7 @@ from onyx.memory.planning.timing import Timing, own_key, store_timing
 from onyx.memory.recipe import Recipe
 from onyx.training.rank import run as pace
 from onyx.training.rank.run import Throughput
-from tests.measured import KNOWN_CPU
+from tests.planner_cache import KNOWN_CPU
 from tests.training.job import Job, inline, run_inline
 
 GROWING = {"accumulation_warmup": 6, "accumulation_scheduler": "linear"}

@@ -65,7 +65,7 @@ async def create_file(request: Request, context: ContextDep, caller: CallerDep) 
                 filename=filename,
                 size=form.size,
                 expires_after=seconds,
-                most_bytes=await quota.for_files(caller.name),
+                most_bytes=await quota.bytes_for_files(caller.name),
             )
     finally:
         part.unlink(missing_ok=True)
