@@ -23,8 +23,8 @@ from benchmarks.measure import table
 from onyx.jobs.store.store import Store
 from onyx.jobs.store.tables import JobRow
 from onyx.settings import Settings
-from tests.acceptance.place import wait_for
-from tests.acceptance.server import Server, free_port, serving
+from tests.acceptance.api_server import ApiServer, api_server, free_port
+from tests.waiting import wait_for
 
 RATE = 100
 SECONDS = 1
@@ -54,7 +54,7 @@ def main() -> str:
 
 def start(home: Path) -> list[list[str]]:
     """How long until it answers, and how much it holds."""
-    server = Server(Settings(home=home, cpu_memory="3GB"))
+    server = ApiServer(Settings(home=home, cpu_memory="3GB"))
     began = time.perf_counter()
     seconds = {}
     try:
@@ -83,7 +83,7 @@ async def latency(home: Path) -> list[list[str]]:
         "distributed": True,
         "world_size": 2,
     }
-    with serving(home, cpu_devices=2) as server, _hello() as hello:
+    with api_server(home, cpu_devices=2) as server, _hello() as hello:
         async with httpx.AsyncClient(timeout=30) as client:
             made = (await client.post(f"{server.api}/training/with-accumulation", json=asked)).json()
             url = f"{server.api}/stats/{made['training_id']}"
@@ -151,7 +151,7 @@ def _answers(url: str) -> bool:
 
 async def growth(home: Path) -> list[list[str]]:
     """The same questions to a small store and a large one."""
-    with serving(home) as server:
+    with api_server(home) as server:
         async with httpx.AsyncClient(base_url=server.api, timeout=60) as client:
             asked = {"model_name": "onyx/tiny", "dataset_config": {"texts": ["a b c"] * 8}, "user_id": 1}
             made = (await client.post("/training/with-accumulation?wait=60", json=asked)).json()

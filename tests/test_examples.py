@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.place import PATIENCE, wait_for
-from tests.acceptance.serving import serving
-from tests.measured import share_measurements
+from tests.acceptance.onyx_serve import onyx_serve
+from tests.planner_cache import share_planner_cache
+from tests.waiting import PATIENCE, wait_for
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ASKING = {"curl.sh", "openai_client.py"}
@@ -21,7 +21,7 @@ ALONE = sorted({*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")} - {EXAMPLES / 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(tmp_path_factory.mktemp("examples")) as service:
+    with onyx_serve(tmp_path_factory.mktemp("examples")) as service:
         yield service.url
 
 
@@ -39,7 +39,7 @@ def run(place: Path, *command: str | Path) -> str:
 
 @pytest.mark.parametrize("example", ALONE, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_it_runs(example: Path, tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     run(tmp_path, sys.executable, "-W", "error", example)
 
 
@@ -56,7 +56,7 @@ def test_openais_client_gets_a_model_that_answers(url: str, tmp_path: Path) -> N
 
 
 def test_an_app_that_includes_the_router_serves_both(tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     socket = tmp_path / "app.sock"
     command = [sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "--uds", socket, "embedded_app:app"]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "ONYX_HOME": str(tmp_path)}

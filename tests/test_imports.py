@@ -24,7 +24,6 @@ print(json.dumps(brought))
 LIBRARIES = (
     "onyx.accumulation.functional",
     "onyx.accumulation.engine",
-    "onyx.accumulation.lightning",
     "onyx.accumulation.system",
     "onyx.accumulation.ads",
 )

@@ -18,14 +18,14 @@ from benchmarks.measure import table
 from benchmarks.speed import ours
 from benchmarks.speed.corpus import real, texts, train_tokenizer
 from benchmarks.speed.lesson import Lesson, make_llama
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Attempt
+from onyx.training.contract.child_process import Niceness
 
 TURNS = 2
 SETTINGS = ((64, 24, 2), (256, 7, 1))
 """Samples of a window, updates, and those of them that are not timed. Once per update gradients are exchanged."""
 
-BUSY = f"import os; os.nice({niceness.RANK})\nwhile True: pass"
+BUSY = f"import os; os.nice({Niceness.RANK})\nwhile True: pass"
 
 
 def main() -> str:

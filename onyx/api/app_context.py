@@ -126,7 +126,7 @@ class ContextProvider:
         found = None
         for context, _ in self._open.values():
             context.leaving.set()
-            found = context.home.leave() or found
+            found = context.home.stop_runner() or found
         return found
 
     async def __call__(self, request: Request) -> None:

@@ -13,10 +13,9 @@ from onyx.memory.devices.cpu import cpu_devices
 from onyx.memory.devices.device import Device
 from onyx.memory.devices.gpus import gpu_info, list_gpus_async, select
 from onyx.settings import Settings
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Roots
-from onyx.training.prepare.plan_estimate import Estimate, EstimateRequest
+from onyx.training.contract.child_process import Niceness
+from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Estimate, EstimateRequest, Roots
 
 TARGET = "onyx.training.prepare.plan_estimate:main"
 PATIENCE = 120.0
@@ -79,7 +78,7 @@ async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
         log=out / "plan.log",
         environment={"OMP_NUM_THREADS": "1", "ONYX_HOME": str(settings.home)}
         | ({HUB_TOKEN_VARIABLE: token.get_secret_value()} if token else {}),
-        niceness=niceness.HELPER,
+        niceness=Niceness.HELPER,
     )
     try:
         async with asyncio.timeout(PATIENCE):  # waiting for a place with the runner counts, too

@@ -12,9 +12,10 @@ import psutil
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.acceptance.place import PATIENCE, alive, wait_for
-from tests.acceptance.server import Server, runners_of, serving
+from tests.acceptance.api_server import ApiServer, api_server, runners_of
+from tests.acceptance.runner_home import alive
 from tests.jobs.playground.test_manager import ROOM, limit_growth, make_wide
+from tests.waiting import PATIENCE, wait_for
 
 MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
 ANSWER = "It is 9."
@@ -23,17 +24,17 @@ MORE_THAN_THERE_IS = "4000GB"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("chat"), try_queue=3, cpu_memory=MORE_THAN_THERE_IS) as it:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with api_server(tmp_path_factory.mktemp("chat"), try_queue=3, cpu_memory=MORE_THAN_THERE_IS) as it:
         yield it
 
 
-def client_of(server: Server, **more: Any) -> OpenAI:
+def client_of(server: ApiServer, **more: Any) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, _strict_response_validation=True, **more)
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
+def client(server: ApiServer) -> Iterator[OpenAI]:
     with client_of(server) as client:
         yield client
 
@@ -65,12 +66,12 @@ def reach(client: OpenAI, job: str, status: str) -> Any:
     return found[0]
 
 
-def tries(server: Server) -> list[psutil.Process]:
+def tries(server: ApiServer) -> list[psutil.Process]:
     """The processes that hold a model to try."""
     return children(server, "onyx-try")
 
 
-def children(server: Server, name: str) -> list[psutil.Process]:
+def children(server: ApiServer, name: str) -> list[psutil.Process]:
     """What the runner has started under that name."""
     found = [
         child for pid in runners_of(server.settings.home) for child in psutil.Process(pid).children(recursive=True)
@@ -78,7 +79,7 @@ def children(server: Server, name: str) -> list[psutil.Process]:
     return [process for process in alive(found) if process.name() == name]
 
 
-def test_a_lesson_shows(server: Server, client: OpenAI) -> None:
+def test_a_lesson_shows(server: ApiServer, client: OpenAI) -> None:
     def said(model: str, **more: Any) -> Any:
         return client.chat.completions.create(model=model, messages=MESSAGES, temperature=0, max_tokens=40, **more)
 
@@ -107,7 +108,7 @@ def test_streams_say_the_same(client: OpenAI) -> None:
     assert chunks[-1].usage == whole.usage
 
 
-def test_the_async_client(server: Server) -> None:
+def test_the_async_client(server: ApiServer) -> None:
     async def story() -> None:
         async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             asked: Any = {"model": "onyx/tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 5}
@@ -120,7 +121,7 @@ def test_the_async_client(server: Server) -> None:
     asyncio.run(story())
 
 
-def test_a_queue_has_an_end(server: Server, client: OpenAI) -> None:
+def test_a_queue_has_an_end(server: ApiServer, client: OpenAI) -> None:
     long: Any = {"model": "onyx/tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 1000, "stream": True}
     with client.chat.completions.create(**long) as first:
         next(first)
@@ -150,9 +151,9 @@ def test_errors_are_the_clients_own(client: OpenAI) -> None:
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "n")
 
 
-def test_a_killed_process_costs_a_retry(server: Server) -> None:
+def test_a_killed_process_costs_a_retry(server: ApiServer) -> None:
     with client_of(server).with_options(max_retries=2) as client:
-        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1900, stream=True)
+        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1000, stream=True)
         next(stream)
         (process,) = tries(server)
         process.kill()
@@ -164,14 +165,14 @@ def test_a_killed_process_costs_a_retry(server: Server) -> None:
 
 
 @pytest.fixture
-def narrow(tmp_path: Path) -> Iterator[Server]:
+def narrow(tmp_path: Path) -> Iterator[ApiServer]:
     """With a model that needs much for a long answer, and room beside a training."""
     make_wide(tmp_path).rename(tmp_path / "models" / "wide")
-    with serving(tmp_path / "home", model_root=tmp_path / "models", cpu_memory="1GB") as it:
+    with api_server(tmp_path / "home", model_root=tmp_path / "models", cpu_memory="1GB") as it:
         yield it
 
 
-def test_running_out_of_memory_costs_that_answer_only(narrow: Server) -> None:
+def test_running_out_of_memory_costs_that_answer_only(narrow: ApiServer) -> None:
     """The limit is real: so the client is told, the training goes on, and the next question is answered."""
     hello = [{"role": "user", "content": "hello"}]  # to which it says what can be read
     short: Any = {"model": "wide", "messages": hello, "temperature": 0, "max_tokens": 4}
@@ -207,7 +208,7 @@ def test_running_out_of_memory_costs_that_answer_only(narrow: Server) -> None:
         reach(client, job, "cancelled")
 
 
-def test_a_training_comes_first(server: Server, client: OpenAI) -> None:
+def test_a_training_comes_first(server: ApiServer, client: OpenAI) -> None:
     """The model that is being tried goes when the memory is lent, and none comes until it is given back."""
     ask: Any = {"model": "onyx/tiny", "messages": MESSAGES, "max_tokens": 1}
     client.chat.completions.create(**ask)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.place import wait_for
-from tests.acceptance.server import Server, serving
+from tests.acceptance.api_server import ApiServer, api_server
+from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).with_name("documented.sh").read_text()
 COMMANDS = {
@@ -20,12 +20,12 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("documented")) as it:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with api_server(tmp_path_factory.mktemp("documented")) as it:
         yield it
 
 
-def curl(server: Server, title: str, *changes: tuple[str, str]) -> tuple[int, Any]:
+def curl(server: ApiServer, title: str, *changes: tuple[str, str]) -> tuple[int, Any]:
     """Run the documented command, and say with which status and answer it ended."""
     command = COMMANDS[title].replace("\\\n", " ").replace("localhost:8000", f"localhost:{server.port}")
     for old, new in changes:
@@ -36,7 +36,7 @@ def curl(server: Server, title: str, *changes: tuple[str, str]) -> tuple[int, An
     return int(status), json.loads(answer)
 
 
-def ended(server: Server, training_id: str) -> dict[str, Any]:
+def ended(server: ApiServer, training_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {}
 
     def is_over() -> bool:
@@ -53,7 +53,7 @@ def test_every_command_of_the_document_is_here() -> None:
     assert len(COMMANDS) == 16
 
 
-def test_configs(server: Server) -> None:
+def test_configs(server: ApiServer) -> None:
     status, made = curl(server, "Configure gradient accumulation")
     assert status == 200
     assert made["success"] is True
@@ -74,7 +74,7 @@ def test_configs(server: Server) -> None:
     ("title", "kind", "steps", "micro_batch"),
     [("Train with gradient accumulation", "accumulation_", 8, 1), ("Large batch training", "large_batch_", 1, 2)],
 )
-def test_trainings(server: Server, title: str, kind: str, steps: int, micro_batch: int) -> None:
+def test_trainings(server: ApiServer, title: str, kind: str, steps: int, micro_batch: int) -> None:
     status, made = curl(server, title, ('"gpt2"', '"onyx/tiny"'))
     assert status == 202
     assert made["training_id"].startswith(kind)
@@ -102,7 +102,7 @@ def test_trainings(server: Server, title: str, kind: str, steps: int, micro_batc
     assert everything["total_sessions"] == len(everything["accumulation_stats"])
 
 
-def test_a_model_from_a_hub_that_cannot_be_reached(server: Server) -> None:
+def test_a_model_from_a_hub_that_cannot_be_reached(server: ApiServer) -> None:
     status, made = curl(server, "Train with gradient accumulation")
     assert status == 202
     failed = ended(server, made["training_id"])
@@ -119,7 +119,7 @@ def test_a_model_from_a_hub_that_cannot_be_reached(server: Server) -> None:
         ("Simple calculation", "&gpu_ids=0&gpu_ids=1&gpu_ids=2&gpu_ids=3"),
     ],
 )
-def test_batch_sizes(server: Server, title: str, gpus: str) -> None:
+def test_batch_sizes(server: ApiServer, title: str, gpus: str) -> None:
     status, refused = curl(server, title)
     assert status == 400
     assert "No valid GPUs found" in refused["detail"]
@@ -131,20 +131,20 @@ def test_batch_sizes(server: Server, title: str, gpus: str) -> None:
     assert answer["gpu_info"] == {}
 
 
-def test_a_body_without_its_content_type(server: Server) -> None:
+def test_a_body_without_its_content_type(server: ApiServer) -> None:
     status, refused = curl(server, "Optimize batch size")
     assert status == 422
     assert "Content-Type: application/json" in refused["detail"]
 
 
-def test_statistics_of_nothing(server: Server) -> None:
+def test_statistics_of_nothing(server: ApiServer) -> None:
     for title in ("Get accumulation statistics", "Check gradient norms"):
         status, missing = curl(server, title)
         assert status == 404
         assert set(missing) == {"detail"}
 
 
-def test_performance(server: Server) -> None:
+def test_performance(server: ApiServer) -> None:
     status, metrics = curl(server, "Get performance metrics")
     assert status == 200
     assert metrics["gpu_count"] == metrics["available_gpus"] == 0
@@ -159,7 +159,7 @@ def test_performance(server: Server) -> None:
     }
 
 
-def test_sums(server: Server) -> None:
+def test_sums(server: ApiServer) -> None:
     assert curl(server, "Calculate effective batch size")[1]["calculation"] == "8 * 4 = 32"
     assert curl(server, "Calculate accumulation steps")[1]["calculation"] == "ceil(32 / 8) = 4"
     answer = curl(server, "Adjust learning rate")[1]

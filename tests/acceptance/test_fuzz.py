@@ -27,10 +27,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from onyx.api.app import create_app
-from tests.acceptance.place import PATIENCE
-from tests.acceptance.server import Server, serving
+from tests.acceptance.api_server import ApiServer, api_server
 from tests.api.service import AT, BODY, make_key
 from tests.api.service import settings as at
+from tests.waiting import PATIENCE
 
 CHECKS: list[Callable[..., Any]] = [
     not_a_server_error,
@@ -75,10 +75,10 @@ class Session(requests.Session):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Session]]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, Session]]:
     home: Path = tmp_path_factory.mktemp("fuzz") / "home"
     _, header = make_key(at(home), "ann")
-    with serving(home, embedded_runner=False, **LIMITS) as running, Session() as session:
+    with api_server(home, embedded_runner=False, **LIMITS) as running, Session() as session:
         session.headers.update(header)
         yield running, session
         assert running.answers()
@@ -94,7 +94,7 @@ def waits(asked: Any) -> bool:
         return False
 
 
-def call(case: AnyCase, service: tuple[Server, Session], checks: list[Callable[..., Any]]) -> None:
+def call(case: AnyCase, service: tuple[ApiServer, Session], checks: list[Callable[..., Any]]) -> None:
     running, session = service
     if case.query and waits(case.query.get("wait")):
         case.query["wait"] = 0
@@ -102,7 +102,7 @@ def call(case: AnyCase, service: tuple[Server, Session], checks: list[Callable[.
     case.validate_response(response, checks=checks)
 
 
-def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], examples: int) -> int:
+def fuzz(label: str, mode: GenerationMode, service: tuple[ApiServer, Session], examples: int) -> int:
     """How many requests were sent, each of them checked."""
     sent = 0
     strict = mode is GenerationMode.NEGATIVE and OPERATIONS[label].body  # a query may say more than anybody reads
@@ -123,7 +123,7 @@ def fuzz(label: str, mode: GenerationMode, service: tuple[Server, Session], exam
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_what_fits_and_what_does_not(label: str, service: tuple[Server, Session]) -> None:
+def test_what_fits_and_what_does_not(label: str, service: tuple[ApiServer, Session]) -> None:
     sent = {mode: fuzz(label, mode, service, 5) for mode in GenerationMode}
     assert sent[GenerationMode.POSITIVE] > 0
 
@@ -132,12 +132,12 @@ def test_what_fits_and_what_does_not(label: str, service: tuple[Server, Session]
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", list(GenerationMode))
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[Server, Session]) -> None:
+def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[ApiServer, Session]) -> None:
     sent = fuzz(label, mode, service, 150)
     assert sent or mode is GenerationMode.NEGATIVE
 
 
-def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> int:
+def run_in_order(service: tuple[ApiServer, Session], number: int, steps: int) -> int:
     """How many requests a few stories came to. They are the same for the same number, but which step is possible
     depends on what the service answered, so Hypothesis may find that it cannot repeat one; that ends these stories, and
     is nothing against the service."""
@@ -174,11 +174,11 @@ def run_in_order(service: tuple[Server, Session], number: int, steps: int) -> in
     return sent
 
 
-def test_one_request_after_the_other(service: tuple[Server, Session]) -> None:
+def test_one_request_after_the_other(service: tuple[ApiServer, Session]) -> None:
     assert sum(run_in_order(service, number, 8) for number in range(2)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_long_stories(service: tuple[Server, Session]) -> None:
+def test_long_stories(service: tuple[ApiServer, Session]) -> None:
     assert sum(run_in_order(service, number, 20) for number in range(40)) > 0

@@ -23,9 +23,9 @@ import httpx
 import pytest
 
 from onyx.settings import Settings
-from tests.acceptance.place import PATIENCE, wait_for
-from tests.acceptance.server import Server, serving
+from tests.acceptance.api_server import ApiServer, api_server
 from tests.api.service import AT, BODY
+from tests.waiting import PATIENCE, wait_for
 
 MIB = 2**20
 TRAIN = f"{AT}/training/with-accumulation"
@@ -35,19 +35,19 @@ SECONDS = PATIENCE
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """One for all: whatever a test sends, the next finds it up."""
     home: Path = tmp_path_factory.mktemp("hostile") / "home"
     root = home.parent / "data"
     root.mkdir()
     limits: dict[str, Any] = {"planning_rate_limit": "0/hour", "streams_per_caller": 2}
-    with serving(home, embedded_runner=False, data_root=root, model_root=root, **limits) as running:
+    with api_server(home, embedded_runner=False, data_root=root, model_root=root, **limits) as running:
         yield running
         assert "Traceback" not in running.log, running.log[running.log.index("Traceback") - 500 :][:6000]
 
 
 @pytest.fixture
-def client(running: Server) -> Iterator[httpx.Client]:
+def client(running: ApiServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=running.url, timeout=SECONDS) as client:
         yield client
         assert running.answers()
@@ -64,7 +64,7 @@ def sentence(answer: httpx.Response) -> str:
     return detail
 
 
-def test_a_gigabyte_that_says_so_is_refused_unread(running: Server, client: httpx.Client) -> None:
+def test_a_gigabyte_that_says_so_is_refused_unread(running: ApiServer, client: httpx.Client) -> None:
     before = running.memory
     with running.connect() as wire:
         head = f"POST {TRAIN} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {2**30}"
@@ -73,7 +73,7 @@ def test_a_gigabyte_that_says_so_is_refused_unread(running: Server, client: http
     assert running.memory - before < 16 * MIB
 
 
-def test_a_gigabyte_in_chunks_is_left_while_it_comes(running: Server, client: httpx.Client) -> None:
+def test_a_gigabyte_in_chunks_is_left_while_it_comes(running: ApiServer, client: httpx.Client) -> None:
     before, sent = running.memory, 0
     part = b"x" * MIB
     with running.connect() as wire:
@@ -91,14 +91,14 @@ def test_a_gigabyte_in_chunks_is_left_while_it_comes(running: Server, client: ht
     assert running.memory - before < 128 * MIB
 
 
-def test_many_values_in_few_bytes_do_not_fill_the_memory(running: Server, client: httpx.Client) -> None:
+def test_many_values_in_few_bytes_do_not_fill_the_memory(running: ApiServer, client: httpx.Client) -> None:
     before = running.memory
     for text in (b'{"rows": [' + b"{}," * (8 * MIB) + b"{}]}", b"[" * (24 * MIB), b'"' + b'\\"' * (8 * MIB)):
         sentence(client.post(TRAIN, content=text, headers=JSON))
     assert running.memory - before < 160 * MIB
 
 
-def test_slow_clients_hold_their_connection_and_nothing_else(running: Server, client: httpx.Client) -> None:
+def test_slow_clients_hold_their_connection_and_nothing_else(running: ApiServer, client: httpx.Client) -> None:
     wires = [running.connect() for _ in range(50)]
     try:
         for number, wire in enumerate(wires):
@@ -244,7 +244,7 @@ def test_traversal_in_every_query_and_path(client: httpx.Client) -> None:
                 assert "root:x:" not in answer.text
 
 
-def test_a_model_name_of_a_megabyte(running: Server, client: httpx.Client) -> None:
+def test_a_model_name_of_a_megabyte(running: ApiServer, client: httpx.Client) -> None:
     name = "x" * MIB
     sentence(client.post(TRAIN, json=BODY | {"model_name": name}))
     sentence(client.post(f"{AT}/calculate-batch-size", json={"model_name": name, "target_effective_batch_size": 8}))
@@ -274,7 +274,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("this host has no other address")
         address = probe.getsockname()[0]
-    with serving(tmp_path / "home", host="0.0.0.0", embedded_runner=False) as open_server:  # noqa: S104
+    with api_server(tmp_path / "home", host="0.0.0.0", embedded_runner=False) as open_server:  # noqa: S104
         answer = httpx.get(f"http://{address}:{open_server.port}{AT}/stats", timeout=SECONDS)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"

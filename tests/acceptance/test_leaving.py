@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.place import PATIENCE, settings, wait_for
-from tests.acceptance.server import Server, serving
+from tests.acceptance.api_server import ApiServer, api_server
+from tests.acceptance.runner_home import settings
 from tests.api.service import AT, BODY, at_home, make_key
+from tests.waiting import PATIENCE, wait_for
 
 TRAIN = f"{AT}/training/with-accumulation"
 STREAM = {"Accept": "text/event-stream"}
@@ -25,7 +26,7 @@ OWNERS = ("ann", "bob", "eve")
 class Door:
     """A server, and two keys of each owner. Each key has one place to wait in."""
 
-    server: Server
+    server: ApiServer
     keys: dict[str, list[tuple[str, dict[str, str]]]]
 
     def client(self, headers: dict[str, str]) -> httpx.Client:
@@ -45,7 +46,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """Nobody works on its jobs: whatever ends here was not ended by its job."""
     home: Path = tmp_path_factory.mktemp("leaving") / "home"
     keys = {owner: [make_key(settings(home), owner) for _ in range(2)] for owner in OWNERS}
-    with serving(home, embedded_runner=False, streams_per_caller=1) as server:
+    with api_server(home, embedded_runner=False, streams_per_caller=1) as server:
         yield Door(server, keys)
 
 

@@ -14,19 +14,20 @@ from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
 from onyx.training.contract.spec import JobSpec
 from onyx.training.prepare.cpu_precision_probe import precision_trouble
-from tests.acceptance.place import PATIENCE, Place, fingerprint, finished, lesson, place, reached, submit, wait_for
+from tests.acceptance.runner_home import RunnerHome, fingerprint, finished, reached, runner_home, small_job, submit
+from tests.waiting import PATIENCE, wait_for
 
 LONG = {"samples": 400, "epochs": 100}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerHome]:
     """Two devices. Every test leaves one runner alive."""
-    with place(tmp_path_factory.mktemp("limits"), cpu_devices=2, stranded_seconds=2.0) as it:
+    with runner_home(tmp_path_factory.mktemp("limits"), cpu_devices=2, stranded_seconds=2.0) as it:
         yield it
 
 
-def fails(it: Place, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
+def fails(it: RunnerHome, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
     """A job that must fail at its first attempt, and leave no rank and no device behind."""
 
     async def story(home: Home) -> Job:
@@ -47,8 +48,8 @@ def fails(it: Place, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
     return job
 
 
-def test_the_time_limit_ends_a_job(shared: Place) -> None:
-    job = fails(shared, lesson(**LONG, time_limit_seconds=1.0))
+def test_the_time_limit_ends_a_job(shared: RunnerHome) -> None:
+    job = fails(shared, small_job(**LONG, time_limit_seconds=1.0))
     assert job.error is not None
     assert job.error.code == "time_limit"
     assert "time limit of 1 seconds" in job.error.message
@@ -56,14 +57,14 @@ def test_the_time_limit_ends_a_job(shared: Place) -> None:
 
 def test_a_job_without_progress_is_stuck(tmp_path: Path) -> None:
     """With a runner of its own that notices soon: on a busy machine other jobs may make no progress for as long."""
-    with place(tmp_path, cpu_devices=2, stuck_seconds=5.0) as it:
-        job = fails(it, lesson(**LONG), stop_ranks=True)
+    with runner_home(tmp_path, cpu_devices=2, stuck_seconds=5.0) as it:
+        job = fails(it, small_job(**LONG), stop_ranks=True)
     assert job.error is not None
     assert job.error.code == "stuck"
 
 
-def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: Place) -> None:
-    spec = lesson(samples=160, devices=2)
+def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: RunnerHome) -> None:
+    spec = small_job(samples=160, devices=2)
 
     async def story(home: Home) -> list[str]:
         quiet = await finished(home, (await submit(home, spec)).id)
@@ -86,9 +87,9 @@ def test_processes_have_names_and_one_killed_rank_of_two_costs_no_bits(shared: P
     assert "rank 1 was killed by SIGKILL" in shared.log(len(shared.runners) - 1)
 
 
-def test_bf16_on_a_cpu_trains_or_says_why_not(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_on_a_cpu_trains_or_says_why_not(shared: RunnerHome, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(home: Home) -> Job:
-        done = await finished(home, (await submit(home, lesson(samples=16, precision="bf16"))).id)
+        done = await finished(home, (await submit(home, small_job(samples=16, precision="bf16"))).id)
         events = await home.store.events.list(done.id, limit=1000)
         warned = [event.message for event in events if event.level == "warn" and "bf16" in event.message]
         assert len(warned) == (0 if bears_it else 1)
@@ -101,12 +102,12 @@ def test_bf16_on_a_cpu_trains_or_says_why_not(shared: Place, monkeypatch: pytest
     assert attempt["precision"] == ("bf16" if bears_it else "float32")
 
 
-def test_a_job_whose_devices_are_gone_is_planned_anew(shared: Place) -> None:
+def test_a_job_whose_devices_are_gone_is_planned_anew(shared: RunnerHome) -> None:
     """The operator gives the CPU less memory: that is another device, and the stored plan is not for it."""
 
     async def story(home: Home) -> Job:
         shared.hold(8)
-        job = await submit(home, lesson(samples=160))
+        job = await submit(home, small_job(samples=160))
         await reached(home, job.id, 8)
         shared.runners[-1].terminate()
         shared.release(8)

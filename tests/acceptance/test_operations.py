@@ -7,16 +7,17 @@ from pathlib import Path
 from onyx.jobs.home import Home
 from onyx.jobs.runner import bulletin
 from onyx.jobs.status import JobStatus
-from tests.acceptance.place import alive, finished, gone, lesson, place, reached, submit, wait_for
+from tests.acceptance.runner_home import alive, finished, gone, reached, runner_home, small_job, submit
+from tests.waiting import wait_for
 
 
 def test_ranks_and_working_files_are_gone_after_a_job(tmp_path: Path) -> None:
     """A rank's memory, on the CPU or a card, is cleared because its process is gone."""
-    with place(tmp_path, keep_working_days=0, housekeeping_seconds=0.2) as it:
+    with runner_home(tmp_path, keep_working_days=0, housekeeping_seconds=0.2) as it:
 
         async def story(home: Home) -> None:
             it.hold(1)
-            job = await submit(home, lesson())
+            job = await submit(home, small_job())
             folder = home.settings.job_dir(job.id)
             await reached(home, job.id, 1)
             ranks = it.ranks()
@@ -39,10 +40,10 @@ def test_ranks_and_working_files_are_gone_after_a_job(tmp_path: Path) -> None:
 
 
 def test_jobs_wait_while_the_disk_is_nearly_full(tmp_path: Path) -> None:
-    with place(tmp_path, free_disk_bytes=2**62) as it:
+    with runner_home(tmp_path, free_disk_bytes=2**62) as it:
 
         async def story(home: Home) -> None:
-            job = await submit(home, lesson())
+            job = await submit(home, small_job())
             await asyncio.to_thread(wait_for, lambda: "jobs wait" in it.log(), "the runner says so")
             waiting = await home.store.jobs.get(job.id)
             assert waiting is not None

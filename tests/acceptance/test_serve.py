@@ -12,12 +12,13 @@ import httpx
 import psutil
 import pytest
 
-from onyx.cli.client import Service
+from onyx.cli.client import ServiceClient
 from onyx.cli.commands.watch import observe
 from onyx.jobs.process_identity import start_of
 from onyx.jobs.runner.runner_lock import locked_by
-from tests.acceptance.place import PATIENCE, fingerprint, wait_for
-from tests.acceptance.serving import API, COMMAND, environment, serving
+from tests.acceptance.onyx_serve import API, COMMAND, environment, onyx_serve
+from tests.acceptance.runner_home import fingerprint
+from tests.waiting import PATIENCE, wait_for
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 (that is what these tests are about)
 
@@ -33,7 +34,7 @@ def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
 
 
 def test_it_says_where_it_is_and_imports_no_torch(tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
+    with onyx_serve(tmp_path) as service:
         assert service.ask("GET", "/healthz") == {"status": "alive"}
         assert httpx.get(f"{service.url}/docs").status_code == 200
         wait_for(lambda: httpx.get(f"{service.url}/readyz").status_code == 200, "it is ready")
@@ -45,7 +46,7 @@ def test_it_says_where_it_is_and_imports_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_stopped_service_saves_requeues_and_the_next_goes_on(tmp_path: Path) -> None:
-    with serving(tmp_path) as first:
+    with onyx_serve(tmp_path) as first:
         job_id = first.submit(epochs=300)
         first.until(job_id, is_running)
         runner = first.runner()
@@ -54,19 +55,19 @@ def test_a_stopped_service_saves_requeues_and_the_next_goes_on(tmp_path: Path) -
         begun, ended = threading.Event(), threading.Event()
         stream = threading.Thread(target=listen, args=(f"{first.url}{API}/training/{job_id}/events", begun, ended))
         stream.start()
-        assert begun.wait(60)
+        assert begun.wait(600)
         assert first.stop() == 0
         stream.join(10)
         assert ended.is_set(), "whoever listens hears of the end"
     assert locked_by(tmp_path / "run") is None
     assert not any(rank.is_running() for rank in ranks)
-    with serving(tmp_path, ONYX_EMBEDDED_RUNNER="false") as second:
+    with onyx_serve(tmp_path, ONYX_EMBEDDED_RUNNER="false") as second:
         job = second.job(job_id)
         assert job["status"] == "queued"
         assert locked_by(tmp_path / "run") is None, "no runner was asked for"
     kept = sorted((tmp_path / "jobs" / job_id / "checkpoints").iterdir())
     assert kept, "ranks saved before they left"
-    with serving(tmp_path) as third:
+    with onyx_serve(tmp_path) as third:
         former = job["progress"]["update"]
         third.until(job_id, lambda job: is_running(job) and job["progress"]["update"] > former)
         events = third.ask("GET", f"{API}/training/{job_id}/events", params={"limit": 1000})["data"]
@@ -106,17 +107,17 @@ def test_a_killed_api_costs_nothing_and_the_next_adopts_the_runner(tmp_path: Pat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    with serving(tmp_path, "--port", port) as first:
+    with onyx_serve(tmp_path, "--port", port) as first:
         job_id = first.submit(epochs=60)
         view, done = Heard(), list[dict[str, object]]()
-        watcher = threading.Thread(target=lambda: done.append(observe(Service(first.url), job_id, view)))
+        watcher = threading.Thread(target=lambda: done.append(observe(ServiceClient(first.url), job_id, view)))
         watcher.start()
-        assert view.further.wait(120)
+        assert view.further.wait(PATIENCE)
         runner = first.runner()
         assert first.stop(signal.SIGKILL) == -signal.SIGKILL
         assert start_of(runner.pid) == runner.started, "the runner goes on"
-    with serving(tmp_path, "--port", port) as second:
-        watcher.join(120)
+    with onyx_serve(tmp_path, "--port", port) as second:
+        watcher.join(PATIENCE)
         assert done[0]["status"] == "succeeded", done
         assert view.seen == sorted(set(view.seen)), "each event once"
         assert second.runner() == runner, "adopted, not replaced"
@@ -134,7 +135,7 @@ def test_it_is_never_open_to_others_by_accident(tmp_path: Path) -> None:
     assert "no API keys" in refused.stderr
     made = run(tmp_path, "keys", "create", "laptop", "--json")
     secret = json.loads(made.stdout)["secret"]
-    with serving(tmp_path, "--host", EVERYWHERE, ONYX_EMBEDDED_RUNNER="false") as service:
+    with onyx_serve(tmp_path, "--host", EVERYWHERE, ONYX_EMBEDDED_RUNNER="false") as service:
         url = service.url.replace(EVERYWHERE, "127.0.0.1")
         assert httpx.get(f"{url}{API}/training").status_code == 401
         headers = {"Authorization": f"Bearer {secret}"}
@@ -144,7 +145,7 @@ def test_it_is_never_open_to_others_by_accident(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [("--allow-anonymous",), ()])
 def test_unless_it_is_told_so(tmp_path: Path, how: tuple[str, ...]) -> None:
     more = {} if how else {"ONYX_ALLOW_ANONYMOUS": "true"}
-    with serving(tmp_path, "--host", EVERYWHERE, *how, ONYX_EMBEDDED_RUNNER="false", **more) as service:
+    with onyx_serve(tmp_path, "--host", EVERYWHERE, *how, ONYX_EMBEDDED_RUNNER="false", **more) as service:
         assert httpx.get(service.url.replace(EVERYWHERE, "127.0.0.1") + f"{API}/training").status_code == 200
 
 
@@ -159,14 +160,14 @@ def test_a_port_in_use_is_said_in_words(tmp_path: Path) -> None:
 
 
 def test_a_runner_of_its_own_is_not_the_services_to_stop(tmp_path: Path) -> None:
-    with serving(tmp_path, ONYX_EMBEDDED_RUNNER="false") as service:
+    with onyx_serve(tmp_path, ONYX_EMBEDDED_RUNNER="false") as service:
         runner = subprocess.Popen([*COMMAND, "runner"], env=environment(tmp_path), stderr=subprocess.DEVNULL)
         try:
             assert service.runner().embedded is False
             assert run(tmp_path, "runner").returncode == 1, "one runner per home and host"
-            with serving(tmp_path) as other:
+            with onyx_serve(tmp_path) as other:
                 assert other.stop() == 0
             assert runner.poll() is None
         finally:
             runner.terminate()
-            assert runner.wait(60) == 0
+            assert runner.wait(600) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from onyx.jobs.home import Home
 from onyx.jobs.status import JobStatus
-from tests.acceptance.place import Place, fingerprint, finished, lesson, place, reached, submit
+from tests.acceptance.runner_home import RunnerHome, fingerprint, finished, reached, runner_home, small_job, submit
 from tests.jobs.postgres import PostgresServer, find_binaries, server_user
 
 
@@ -25,15 +25,15 @@ def postgres() -> Any:
 
 
 @pytest.fixture(scope="module")
-def two_runners(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Place]:
-    with place(tmp_path_factory.mktemp("several"), runners=2, database_url=postgres.create("shared")) as it:
+def two_runners(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[RunnerHome]:
+    with runner_home(tmp_path_factory.mktemp("several"), runners=2, database_url=postgres.create("shared")) as it:
         yield it
 
 
 async def all_jobs(home: Home, count: int, owners: int) -> None:
     """Make jobs of several owners, wait for all, and see that each ran once and nobody waited for one owner's pile."""
     jobs = [
-        await submit(home, lesson(samples=8, epochs=1, seed=number), owner=f"owner {number % owners}")
+        await submit(home, small_job(samples=8, epochs=1, seed=number), owner=f"owner {number % owners}")
         for number in range(count)
     ]
     done = [await finished(home, job.id) for job in jobs]
@@ -47,28 +47,28 @@ async def all_jobs(home: Home, count: int, owners: int) -> None:
 
 
 def test_a_queue_of_several_owners_is_served_fairly(tmp_path: Path) -> None:
-    with place(tmp_path) as it:
+    with runner_home(tmp_path) as it:
         it.run(lambda home: all_jobs(home, count=15, owners=3))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_two_hundred_jobs_of_five_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 1500.0)
-    with place(tmp_path) as it:
+    monkeypatch.setattr("tests.acceptance.runner_home.PATIENCE", 1500.0)
+    with runner_home(tmp_path) as it:
         it.run(lambda home: all_jobs(home, count=200, owners=5))
 
 
-def test_two_runners_share_a_queue_on_postgresql(two_runners: Place) -> None:
+def test_two_runners_share_a_queue_on_postgresql(two_runners: RunnerHome) -> None:
     two_runners.run(lambda home: all_jobs(home, count=6, owners=3))
 
 
-def test_a_database_that_is_away_costs_nothing(two_runners: Place, postgres: PostgresServer) -> None:
+def test_a_database_that_is_away_costs_nothing(two_runners: RunnerHome, postgres: PostgresServer) -> None:
     """Stopped in the middle of a job, for twice the lease: it ends well, with every event."""
 
     async def story(home: Home) -> str:
         two_runners.hold(20, 30)
-        job = await submit(home, lesson(samples=320, epochs=1))
+        job = await submit(home, small_job(samples=320, epochs=1))
         await reached(home, job.id, 20)
         await asyncio.to_thread(postgres.stop)
         two_runners.release(20)

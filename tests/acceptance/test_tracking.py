@@ -8,10 +8,20 @@ import pytest
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import WandbSpec
-from onyx.training.state.metrics import read_rows
-from tests.acceptance.place import Place, fingerprint, finished, lesson, place, reached, submit, until, wait_for
+from tests.acceptance.runner_home import (
+    RunnerHome,
+    fingerprint,
+    finished,
+    reached,
+    runner_home,
+    small_job,
+    submit,
+    until,
+)
 from tests.jobs.notify.test_tracker_process import history, runs
+from tests.waiting import wait_for
 
 LIBRARY = """
 import os, time
@@ -29,7 +39,7 @@ GRACE = 600.0
 async def _story(home: Home) -> list[tuple[str, list[str]]]:
     ended = []
     for project in (None, "crash", "hang"):
-        spec = lesson(16).model_copy(update={"wandb": WandbSpec(project=project) if project else None})
+        spec = small_job(16).model_copy(update={"wandb": WandbSpec(project=project) if project else None})
         job = await finished(home, (await submit(home, spec)).id)
         events = await home.store.events.list(job.id)
         ended.append((job.id, [event.message for event in events if "W&B" in event.message]))
@@ -40,7 +50,7 @@ def test_a_tracker_that_crashes_or_hangs_costs_a_job_nothing(tmp_path: Path, mon
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "wandb.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "library"), os.environ.get("PYTHONPATH", "")]))
-    with place(tmp_path / "home", grace_seconds=GRACE) as it:
+    with runner_home(tmp_path / "home", grace_seconds=GRACE) as it:
         (plain, nothing), (crash, said), (hang, _) = it.run(_story)
         assert it.processes("onyx-tracker")  # the one that hangs is still there: no job has waited for it
         assert len({fingerprint(it.settings.home, job_id) for job_id in (plain, crash, hang)}) == 1
@@ -51,7 +61,7 @@ def test_a_tracker_that_crashes_or_hangs_costs_a_job_nothing(tmp_path: Path, mon
         _leaves_in_time(it)
 
 
-def _leaves_in_time(it: Place) -> None:
+def _leaves_in_time(it: RunnerHome) -> None:
     """A runner that is told to stop kills the one that still hangs."""
     (runner,) = it.runners
     runner.terminate()
@@ -62,7 +72,7 @@ def test_all_attempts_of_a_job_are_one_run_that_has_each_update_once(tmp_path: P
     pytest.importorskip("wandb")
 
     async def story(home: Home) -> Job:
-        spec = lesson(64, save_every_updates=3).model_copy(update={"wandb": WandbSpec(project="harbour")})
+        spec = small_job(64, save_every_updates=3).model_copy(update={"wandb": WandbSpec(project="harbour")})
         it.hold(4)
         job = await submit(home, spec)
         await reached(home, job.id, 4)
@@ -72,7 +82,7 @@ def test_all_attempts_of_a_job_are_one_run_that_has_each_update_once(tmp_path: P
         await home.resume(job.id)
         return await finished(home, job.id)
 
-    with place(tmp_path / "home", wandb_mode="offline") as it:
+    with runner_home(tmp_path / "home", wandb_mode="offline") as it:
         job = it.run(story)
         wait_for(lambda: not it.processes("onyx-tracker"), "the trackers end")
         told = [history(path) for path in runs(it.settings.job_dir(job.id))]

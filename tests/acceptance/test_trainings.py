@@ -12,22 +12,22 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.place import PATIENCE, wait_for
-from tests.acceptance.server import Server, serving
+from tests.acceptance.api_server import ApiServer, api_server
+from tests.waiting import PATIENCE, wait_for
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(64)]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     root = tmp_path_factory.mktemp("data")
     (root / "squares.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    with serving(tmp_path_factory.mktemp("trainings"), data_root=root) as it:
+    with api_server(tmp_path_factory.mktemp("trainings"), data_root=root) as it:
         yield it
 
 
 @pytest.fixture(scope="module")
-def http(server: Server) -> Iterator[httpx.Client]:
+def http(server: ApiServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.api, timeout=PATIENCE) as client:
         yield client
 
@@ -134,7 +134,7 @@ def test_the_model_as_a_tar_and_file_by_file(http: httpx.Client, done: dict[str,
         assert http.get(path, params={"file": name}).status_code == 404
 
 
-def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: Server, done: dict[str, Any]) -> None:
+def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: ApiServer, done: dict[str, Any]) -> None:
     failed = make(http, body(model_name="nobody/nothing"), wait=60)
     assert failed["status"] == "failed"
     for training_id in (done["training_id"], failed["training_id"]):
@@ -145,7 +145,7 @@ def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: Ser
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: Server, method: str) -> None:
+def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: ApiServer, method: str) -> None:
     """All that both APIs say of a training that ended well, but for model_path, and all that they give away."""
     training_id = make(http, body(training_config={"epochs": 1, "method": method}), wait=60)["training_id"]
     schema = httpx.get(f"{server.url}/openapi.json").json()["paths"]
@@ -248,7 +248,7 @@ def test_what_cannot_be_is_said_before_anything_is_stored(http: httpx.Client) ->
     assert http.get("/stats").json()["total_sessions"] == before
 
 
-def test_cleaning_up_frees_files_and_keeps_models(http: httpx.Client, server: Server) -> None:
+def test_cleaning_up_frees_files_and_keeps_models(http: httpx.Client, server: ApiServer) -> None:
     made = make(http, body(), wait=60)
     folder = server.settings.job_dir(made["training_id"])
     assert (folder / "checkpoints").is_dir()
@@ -265,7 +265,7 @@ def test_cleaning_up_frees_files_and_keeps_models(http: httpx.Client, server: Se
     assert http.delete("/cleanup").json()["cleaned_sessions"] == 0
 
 
-def test_deleting_takes_everything(http: httpx.Client, server: Server) -> None:
+def test_deleting_takes_everything(http: httpx.Client, server: ApiServer) -> None:
     made = make(http, body(), wait=60)
     assert http.delete(f"/training/{made['training_id']}").status_code == 200
     assert http.get(f"/training/{made['training_id']}").status_code == 404

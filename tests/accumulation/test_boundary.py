@@ -6,8 +6,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from onyx.accumulation.boundary import Update, clear, close, parameters_of
-from onyx.accumulation.loss_scaler import DynamicLossScaler, DynamicLossScalerConfig
-from onyx.accumulation.scaling import DynamicScaling, TorchScaling
+from onyx.accumulation.loss_scaling import DynamicLossScaler, DynamicLossScalerConfig, DynamicScaling, TorchScaling
 from onyx.accumulation.window import Window
 
 

@@ -11,7 +11,7 @@ from torch.optim import SGD
 
 from onyx.accumulation import engine
 from onyx.accumulation.ads import GradientAccumulationConfig, GradientAccumulator, integrate_with_distributed
-from onyx.accumulation.ddp import exchange_now, is_quiet, peers_of, quiet
+from onyx.accumulation.ddp import exchange_now, peers_of, skips_sync, sync_if
 from tests.accumulation.exact import (
     difference,
     flat,
@@ -29,9 +29,9 @@ Exchange = Callable[[Any, Any], Any]
 def test_a_plain_module_needs_no_exchange() -> None:
     model = make_model()
     assert peers_of(model) is None
-    assert not is_quiet(model)
+    assert not skips_sync(model)
     exchange_now(model)
-    with quiet(model, last=False):
+    with sync_if(model, last=False):
         mean_loss(model, make_batches([2])[0]).backward()
 
 
@@ -159,7 +159,7 @@ def test_ddp_over_two_processes() -> None:
     run_ranks(ddp_work)  # asserts inside
 
 
-def test_windows_and_models_are_what_the_ranks_assume() -> None:
+def test_models_are_equal_and_windows_cut_as_the_ranks_assume() -> None:
     """The helpers above only mean something if copies of a model are equal and windows are cut as said."""
     model = make_model()
     assert torch.equal(flat(model), flat(copy.deepcopy(make_model())))

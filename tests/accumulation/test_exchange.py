@@ -11,13 +11,13 @@ from tests.accumulation.exact import TOLERANCE, difference, flat, join, make_bat
 from tests.accumulation.ranks import run_ranks
 
 
-def test_neighbours_travel_together_up_to_the_limit() -> None:
+def test_consecutive_gradients_share_a_bucket_up_to_the_limit() -> None:
     gradients = [torch.zeros(size) for size in (1, 2, 3, 10, 1)]
     found = [[len(gradient) for gradient in bucket] for bucket in buckets(gradients, bucket_bytes=16)]
     assert found == [[1, 2], [3], [10], [1]]
 
 
-def test_kinds_do_not_share_a_bucket() -> None:
+def test_dtypes_do_not_share_a_bucket() -> None:
     gradients = [torch.zeros(1), torch.zeros(1, dtype=torch.float64)]
     assert len(list(buckets(gradients, bucket_bytes=1000))) == 2
 
@@ -26,7 +26,7 @@ def shares(rank: int, world_size: int) -> None:
     for dtype in (torch.float32, torch.float64):
         unequal_shares_are_the_big_batch(rank, dtype)
     an_empty_share_reduces_zeros(rank)
-    nobody_has_a_gradient(rank)
+    without_any_gradient_there_is_none(rank)
     one_answer_holds_for_all(rank)
     any_bucket_gives_the_same_sum(rank, world_size)
 
@@ -67,7 +67,7 @@ def an_empty_share_reduces_zeros(rank: int) -> None:
     assert torch.equal(layer.weight.grad, torch.ones(1, 2))
 
 
-def nobody_has_a_gradient(rank: int) -> None:
+def without_any_gradient_there_is_none(rank: int) -> None:
     """None everywhere stays None: a zero gradient would let AdamW's weight decay move the parameter."""
     layer = nn.Linear(2, 1)
     layer.weight.grad = torch.ones(1, 2)
@@ -80,8 +80,8 @@ def one_answer_holds_for_all(rank: int) -> None:
     assert vote(Ballot(stop=rank == 0, pause=rank == 1), []) == Ballot(stop=True, pause=True)
     assert vote(Ballot(), []) == Ballot()
     layer = nn.Linear(2, 1)
-    told = vote(Ballot(told=(rank + 0.1, 2.0**50)), list(layer.parameters())).told
-    assert told == (0.1, 2.0**50, 1.1, 2.0**50)
+    numbers = vote(Ballot(numbers=(rank + 0.1, 2.0**50)), list(layer.parameters())).numbers
+    assert numbers == (0.1, 2.0**50, 1.1, 2.0**50)
 
 
 def any_bucket_gives_the_same_sum(rank: int, world_size: int) -> None:

@@ -19,9 +19,9 @@ from starlette.responses import Response
 
 from onyx.api.router import make_router
 from onyx.settings import Settings
-from tests.acceptance.place import wait_for
-from tests.acceptance.server import runners_of
+from tests.acceptance.api_server import runners_of
 from tests.api.service import database_threads, still_alive
+from tests.waiting import wait_for
 
 CONFIG = {"accumulation_steps": 4}
 PREFIX = "/gradient-accumulation"

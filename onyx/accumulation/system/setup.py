@@ -1,6 +1,5 @@
-"""What an accumulator and a trainer work on, checked once."""
+"""Model, optimizer and the other parts that `setup_training` is given, checked once."""
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,42 +13,15 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from onyx.accumulation import check
 from onyx.accumulation.boundary import Strategy
 from onyx.accumulation.ddp import DdpPeers, peers_of, unwrapped
+from onyx.accumulation.loss_scaling import scaling_for
 from onyx.accumulation.precision import Precision, autocast, grad_scaler, resolve
-from onyx.accumulation.scaling import scaling_for
-from onyx.accumulation.strategy import AdaptiveLayers, ByGroup, LayerWise, Selective
-from onyx.accumulation.system.config import AccumulationStrategy, GradientAccumulationConfig
-
-logger = logging.getLogger(__name__)
-
-
-def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: Optimizer) -> Strategy | None:
-    """What gradients go through at the boundary; None for nothing."""
-    match config.strategy:
-        case AccumulationStrategy.LAYER_WISE:
-            return LayerWise(model, config.layer_accumulation_weights)
-        case AccumulationStrategy.PARAMETER_GROUPS:
-            return ByGroup(optimizer, config.parameter_group_weights)
-        case AccumulationStrategy.ADAPTIVE_LAYERS:
-            return AdaptiveLayers()
-        case _:
-            return None
-
-
-def left_out(config: GradientAccumulationConfig, model: Module) -> Selective | None:
-    """What drops the gradients of parameters that are listed with weight 0."""
-    if config.selective:
-        return Selective(model, config.layer_accumulation_weights)
-    if config.layer_accumulation_weights and config.strategy is not AccumulationStrategy.LAYER_WISE:
-        logger.warning(
-            "layer_accumulation_weights act with strategy layer_wise or in selective mode only: not with %s",
-            config.strategy.value,
-        )
-    return None
+from onyx.accumulation.system.config import GradientAccumulationConfig
+from onyx.accumulation.system.strategy import Selective, strategy_for, zero_weight_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The parts of a training run."""
+    """The parts of a training run, checked."""
 
     model: Module
     optimizer: Optimizer
@@ -69,17 +41,17 @@ class Setup:
     def autocast(self) -> AbstractContextManager[object]:
         """The context for forward."""
         if self.precision is Precision.FLOAT32:
-            return nullcontext()  # leaves an autocast of the caller's own alone
+            return nullcontext()  # the caller may have an autocast of its own
         return autocast(self.precision, self.device)
 
     @property
     def reduction(self) -> Literal["mean", "sum"]:
-        """Whether the criterion gives the mean over a batch's samples, or their sum."""
+        """Whether the criterion returns the mean over the samples of a batch, or their sum."""
         return "sum" if getattr(self.criterion, "reduction", "mean") == "sum" else "mean"
 
 
 class SetupHolder:
-    """Has been set up, or says so."""
+    """Base of the accumulator and the trainer: the parts that `setup_training` was given."""
 
     _setup: Setup | None = None
 
@@ -120,7 +92,7 @@ def prepare(
     device: torch.device | str | None,
     precision: Precision | str,
 ) -> Setup:
-    """Check the parts, bring the model to its device and begin without gradients."""
+    """Check the parts, move the model to its device and clear old gradients."""
     if not isinstance(model, Module):
         raise ValueError(f"model must be a torch.nn.Module, got {model!r}")  # noqa: TRY004
     if not isinstance(optimizer, Optimizer):
@@ -133,7 +105,7 @@ def prepare(
     name = check.one_of("precision", precision, [each.value for each in Precision])
     where = _device(device, model)
     strategy = strategy_for(config, unwrapped(model), optimizer)
-    selective = left_out(config, unwrapped(model))
+    left_out = zero_weight_parameters(config, unwrapped(model))
     model.to(where)
     optimizer.zero_grad(set_to_none=True)
     return Setup(
@@ -145,14 +117,14 @@ def prepare(
         precision=resolve(Precision(name).dtype, where),
         peers=peers_of(model),
         strategy=strategy,
-        left_out=selective,
+        left_out=left_out,
     )
 
 
 def scaler_for(config: GradientAccumulationConfig, setup: Setup, given: Any) -> Any:
-    """The loss scaler to use: the user's, one of our own where the precision needs it, or None."""
+    """The loss scaler to use: the user's, a new one if the precision needs it, or None."""
     if given is not None:
-        scaling_for(given)  # refuses what is no scaler
+        scaling_for(given)  # refuses anything else
         if not config.gradient_scaling:
             raise ValueError("gradient_scaling=False uses no scaler: leave scaler out, or set gradient_scaling=True")
         return given

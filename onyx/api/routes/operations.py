@@ -58,7 +58,7 @@ async def _readiness(provider: ContextProvider) -> Ready:
 
 async def _runner_is_alive(context: AppContext) -> bool:
     """Whether a runner holds this host's lock, or one on another host has reached the store within a lease."""
-    if await asyncio.to_thread(context.home.runner_is_there):  # in a thread: the lock file may be on a slow disk
+    if await asyncio.to_thread(context.home.runner_is_alive):  # in a thread: the lock file may be on a slow disk
         return True
     now = await context.store.now()
     return any(now - runner.reached_at < context.store.lease_seconds for runner in await context.store.runners.list())

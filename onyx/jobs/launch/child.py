@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.settings import Settings
-from onyx.training.contract.niceness import step_back
+from onyx.training.contract.child_process import lower_priority
 
 
 def set_process_name(name: str) -> None:
@@ -30,7 +30,7 @@ def resolve(target: str) -> Callable[..., Any]:
 
 def work(name: str, target: str, arguments: list[str], niceness: int) -> int:
     """Run the target as this process's whole life; its exit status."""
-    step_back(niceness)
+    lower_priority(niceness)
     set_process_name(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the runner's to handle
     status = resolve(target)(*arguments)

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from onyx.jobs.launch.child import set_process_name, work
-from onyx.training.contract import niceness
-from onyx.training.stop_signals import LIFELINE
+from onyx.training.contract.child_process import LIFELINE, Niceness, lower_priority
 
 PRELOADED = (
     "onyx.training.preload",
@@ -133,7 +132,7 @@ def unsafe_to_fork() -> str | None:
 def main() -> None:
     """`python -m onyx.jobs.launch.fork_server <socket descriptor>`"""
     set_process_name("onyx-template")
-    niceness.step_back(niceness.FORK_SERVER)
+    lower_priority(Niceness.FORK_SERVER)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     channel = socket.socket(fileno=int(sys.argv[1]))

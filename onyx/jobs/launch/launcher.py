@@ -24,7 +24,7 @@ class ChildSpec:
     """On top of the launcher's own."""
 
     niceness: int = 0
-    """The least that it has, whatever process starts it (`onyx.training.contract.niceness`)."""
+    """The least that it has, whatever process starts it (`onyx.training.contract.child_process`)."""
 
 
 @dataclass(frozen=True)

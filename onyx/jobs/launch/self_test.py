@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from onyx.training.stop_signals import LIFELINE
+from onyx.training.contract.child_process import LIFELINE
 
 
 def main(order: str, value: str = "") -> int:

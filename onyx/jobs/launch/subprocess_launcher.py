@@ -8,7 +8,7 @@ from typing import BinaryIO
 from onyx.jobs.launch.child import inherited
 from onyx.jobs.launch.launcher import ChildExit, ChildSpec
 from onyx.jobs.launch.lifeline import Lifeline
-from onyx.training.stop_signals import LIFELINE
+from onyx.training.contract.child_process import LIFELINE
 
 
 class SubprocessChild:

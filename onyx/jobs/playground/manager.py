@@ -13,7 +13,7 @@ from onyx.jobs.process_identity import this_process
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import NO_MEMORY, Choice, Question, Said
+from onyx.training.contract.chat_protocol import NO_MEMORY, GenerateRequest, LoadRequest, Reply
 from onyx.training.contract.prepared import Roots
 
 LOOK_SECONDS = 0.5
@@ -35,20 +35,20 @@ class AnswerStream:
     """The answer to one question, as it comes. Closing it takes the question back."""
 
     def __init__(self) -> None:
-        self.lines: asyncio.Queue[Said] = asyncio.Queue()
+        self.lines: asyncio.Queue[Reply] = asyncio.Queue()
         self.begun = False
         self.task: asyncio.Task[None] | None = None
 
-    async def next(self) -> Said:
+    async def next(self) -> Reply:
         """The next line; the one that says how it ended is the last."""
         return await self.lines.get()
 
-    def tell(self, said: Said) -> None:
+    def tell(self, said: Reply) -> None:
         self.begun = True
         self.lines.put_nowait(said)
 
     def fail(self, code: str, message: str) -> None:
-        self.tell(Said(failure=Failure(code=code, message=message)))
+        self.tell(Reply(failure=Failure(code=code, message=message)))
 
     def close(self) -> None:
         if self.task is not None:
@@ -71,7 +71,7 @@ class Playground:
         self._leaving: asyncio.Task[None] | None = None
         self._yielding: asyncio.Task[None] | None = None
 
-    def ask(self, tried: PlaygroundModel, question: Question, owner: str = "local") -> AnswerStream:
+    def ask(self, tried: PlaygroundModel, question: GenerateRequest, owner: str = "local") -> AnswerStream:
         """The talk about this question. Owners have one turn each in a round; an owner's own come in order."""
         talk = AnswerStream()
         if full := self._full(owner):
@@ -99,19 +99,19 @@ class Playground:
             await asyncio.wait(self._tasks)
         await self._let_go()
 
-    async def _answer(self, tried: PlaygroundModel, question: Question, talk: AnswerStream, owner: str) -> None:
+    async def _answer(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream, owner: str) -> None:
         limit = self._settings.try_seconds
         try:
             async with asyncio.timeout(limit), self._rounds.turn(owner):
                 await self._take_turn(tried, question, talk)
         except ChatSessionError as error:
-            talk.tell(Said(failure=error.failure))
+            talk.tell(Reply(failure=error.failure))
         except TimeoutError:
             talk.fail("timeout", f"no whole answer within {limit:.0f} seconds: ask for fewer tokens, or later")
         except StoreUnavailableError:
             talk.fail("unavailable", "the job store does not answer: try again in a moment")
 
-    async def _take_turn(self, tried: PlaygroundModel, question: Question, talk: AnswerStream) -> None:
+    async def _take_turn(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream) -> None:
         self._stay()
         former = self._trial
         try:
@@ -122,9 +122,9 @@ class Playground:
                 raise
             await self._put(tried, question, talk)
 
-    async def _put(self, tried: PlaygroundModel, question: Question, talk: AnswerStream) -> None:
+    async def _put(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream) -> None:
         trial = await self._holding(tried)
-        lent = frozenset(await self._store.claims.lent(this_process().host))
+        lent = frozenset(await self._store.claims.lent_devices(this_process().host))
         threads = spare_threads(self._settings, lent)
         try:
             await trial.ask(question.model_copy(update={"threads": threads}), talk.tell)
@@ -145,7 +145,7 @@ class Playground:
         self._trial, self._tried = trial, tried
         try:
             # Only now is memory looked at: to whatever is lent later the process gives way.
-            lent = frozenset(await self._store.claims.lent(this_process().host))
+            lent = frozenset(await self._store.claims.lent_devices(this_process().host))
             self._yielding = asyncio.create_task(self._give_way(trial, lent))
             await trial.load(self._choice(tried, spare_memory(self._settings, lent)))
         except BaseException:
@@ -153,7 +153,7 @@ class Playground:
             raise
         return trial
 
-    def _choice(self, tried: PlaygroundModel, memory: int) -> Choice:
+    def _choice(self, tried: PlaygroundModel, memory: int) -> LoadRequest:
         settings = self._settings
         roots = Roots(
             home=settings.home,
@@ -161,14 +161,14 @@ class Playground:
             jobs=tried.jobs,
             remote_code=settings.remote_code_models,
         )
-        return Choice(model=tried.name, roots=roots, memory=memory)
+        return LoadRequest(model=tried.name, roots=roots, memory=memory)
 
     async def _give_way(self, trial: ChatSession, lent: frozenset[str]) -> None:
         """The runner ends it with the claim. A process that no runner has started must be ended from here."""
         while trial.alive:
             await asyncio.sleep(LOOK_SECONDS)
             with contextlib.suppress(StoreUnavailableError):
-                now = frozenset(await self._store.claims.lent(this_process().host))
+                now = frozenset(await self._store.claims.lent_devices(this_process().host))
                 if any(name.startswith(CPU) for name in now - lent):
                     await trial.end()
 

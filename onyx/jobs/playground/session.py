@@ -10,11 +10,11 @@ from pathlib import Path
 
 from onyx.jobs.launch.launch_service import TRIAL
 from onyx.jobs.launch.launcher import Child, ChildSpec, Launcher
-from onyx.jobs.runner.wakeup import socket_address
+from onyx.jobs.wakeup import socket_address
 from onyx.settings import Settings
-from onyx.training.contract import niceness
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import SOCKET, STOP, Choice, Question, Said
+from onyx.training.contract.chat_protocol import SOCKET, STOP, GenerateRequest, LoadRequest, Reply
+from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.spec import Frozen
 
 HUSH_SECONDS = 10.0
@@ -46,12 +46,12 @@ class ChatSession:
     def alive(self) -> bool:
         return not self.reader.at_eof() and not self.writer.is_closing()
 
-    async def load(self, choice: Choice) -> None:
+    async def load(self, choice: LoadRequest) -> None:
         """Have it load the model; ChatSessionError when it cannot."""
         await self._send(choice)
         await self._heard()
 
-    async def ask(self, question: Question, tell: Callable[[Said], None]) -> None:
+    async def ask(self, question: GenerateRequest, tell: Callable[[Reply], None]) -> None:
         """Tell each line of the answer. When this is cancelled the model stops."""
         await self._send(question)
         try:
@@ -69,7 +69,7 @@ class ChatSession:
         self._kill()
         await self.child.wait()
 
-    async def _heard(self) -> Said:
+    async def _heard(self) -> Reply:
         try:
             line = await self.reader.readline()
         except (OSError, ValueError):
@@ -77,7 +77,7 @@ class ChatSession:
         if not line:
             self._kill()
             raise ChatSessionError(GONE)
-        said = Said.model_validate_json(line)
+        said = Reply.model_validate_json(line)
         if said.failure is not None:
             raise ChatSessionError(said.failure)
         return said
@@ -153,5 +153,5 @@ def _work(settings: Settings, folder: str) -> ChildSpec:
         arguments=(folder,),
         log=settings.run_dir / "try.log",
         environment={"CUDA_VISIBLE_DEVICES": "", "ONYX_HOME": str(settings.home)},
-        niceness=niceness.CHAT,
+        niceness=Niceness.CHAT,
     )

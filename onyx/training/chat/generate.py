@@ -9,7 +9,7 @@ from torch import nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from onyx.memory.footprint.model_builder import positions
-from onyx.training.contract.chat_protocol import End, Question
+from onyx.training.contract.chat_protocol import GenerateRequest, GenerationEnd
 from onyx.training.contract.errors import UserError
 from onyx.training.data.render import TemplateFailedError, Turns
 
@@ -17,7 +17,7 @@ UNFINISHED = "\ufffd"
 """What a decoder puts for bytes that are no character yet."""
 
 
-class Visible:
+class VisibleText:
     """The part of an answer that nothing which follows can take back."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
@@ -51,12 +51,12 @@ class Visible:
         return max(self._shown, len(text))
 
 
-class Unwanted(Exception):  # noqa: N818 - it says what happened
+class AnswerCancelledError(Exception):
     """Whoever asked has left."""
 
 
 @dataclass
-class Speaker:
+class ChatModel:
     """A loaded model with its tokenizer."""
 
     model: nn.Module
@@ -68,15 +68,17 @@ class Speaker:
         # A model's own taste in sampling would fill in what nobody asked for.
         self.model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call, assignment]
 
-    def answer(self, question: Question, tell: Callable[[str], None], wanted: Callable[[], bool]) -> End:
-        """Tell the answer piece by piece. UserError for what cannot be answered, Unwanted when nobody listens."""
+    def answer(
+        self, question: GenerateRequest, tell: Callable[[str], None], wanted: Callable[[], bool]
+    ) -> GenerationEnd:
+        """Send the answer piece by piece. UserError when there can be none, AnswerCancelledError when not wanted."""
         prompt = self._prompt(question)
         room = self._room(question, len(prompt))
-        teller = _Teller(self, len(prompt), Visible(question.stop), tell, wanted)
+        teller = _TokenStream(self, len(prompt), VisibleText(question.stop), tell, wanted)
         self._generate(question, prompt, room, teller)
         tell(teller.rest())
         complete = teller.stopped or teller.tokens[-1] in self._ends
-        return End(
+        return GenerationEnd(
             reason="stop" if complete else "length", prompt_tokens=len(prompt), completion_tokens=len(teller.tokens)
         )
 
@@ -86,7 +88,7 @@ class Speaker:
         text: str = self.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def _prompt(self, question: Question) -> list[int]:
+    def _prompt(self, question: GenerateRequest) -> list[int]:
         try:
             text = Turns(self.tokenizer).prompt(question.messages)
         except TemplateFailedError as error:
@@ -100,7 +102,7 @@ class Speaker:
             )
         return tokens
 
-    def _room(self, question: Question, prompt: int) -> int:
+    def _room(self, question: GenerateRequest, prompt: int) -> int:
         most = positions(self.model.config)
         wanted = question.max_tokens if question.exact_tokens else 1
         if most is not None and prompt + wanted > most:
@@ -111,7 +113,7 @@ class Speaker:
             )
         return question.max_tokens if most is None else min(question.max_tokens, most - prompt)
 
-    def _generate(self, question: Question, prompt: list[int], room: int, teller: "_Teller") -> None:
+    def _generate(self, question: GenerateRequest, prompt: list[int], room: int, teller: "_TokenStream") -> None:
         torch.set_num_threads(question.threads)
         torch.manual_seed(question.seed if question.seed is not None else torch.seed())
         tokens = torch.tensor([prompt])
@@ -123,7 +125,7 @@ class Speaker:
                 stopping_criteria=StoppingCriteriaList([teller]),
             )
 
-    def _config(self, question: Question, room: int) -> GenerationConfig:
+    def _config(self, question: GenerateRequest, room: int) -> GenerationConfig:
         """What was asked for and nothing else."""
         sampling: dict[str, Any] = {"do_sample": False}
         if question.temperature > 0:
@@ -142,14 +144,14 @@ class Speaker:
         )
 
 
-class _Teller(StoppingCriteria):
+class _TokenStream(StoppingCriteria):
     """Looks at each token as it comes: tells its text, and stops at a stop string or when nobody listens."""
 
     def __init__(
         self,
-        speaker: Speaker,
+        speaker: ChatModel,
         prompt: int,
-        visible: Visible,
+        visible: VisibleText,
         tell: Callable[[str], None],
         wanted: Callable[[], bool],
     ) -> None:
@@ -162,7 +164,7 @@ class _Teller(StoppingCriteria):
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         if not self._wanted():
-            raise Unwanted
+            raise AnswerCancelledError
         self.tokens = input_ids[0, self._prompt :].tolist()
         self._tell(self._visible.more(self._speaker.text(self.tokens)))
         return torch.tensor([self._visible.stopped])

@@ -15,10 +15,10 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from onyx.memory.devices.cpu import is_out_of_memory, limit_memory
-from onyx.training import stop_signals as lifeline
-from onyx.training.chat.generate import Speaker, Unwanted
+from onyx.training.chat.generate import AnswerCancelledError, ChatModel
 from onyx.training.contract.attempt import Exit, Failure
-from onyx.training.contract.chat_protocol import NO_MEMORY, SOCKET, STOP, Choice, Question, Said
+from onyx.training.contract.chat_protocol import NO_MEMORY, SOCKET, STOP, GenerateRequest, LoadRequest, Reply
+from onyx.training.contract.child_process import watch_inherited_lifeline
 from onyx.training.contract.errors import ModelError, UserError
 from onyx.training.models.directory import TOKENIZER_FILES, loaded_bytes
 from onyx.training.models.load import load_model
@@ -55,37 +55,37 @@ class Conversation:
         """A choice of model, then questions one at a time."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             line = self._line()
-            speaker = self._load(Choice.model_validate_json(line)) if line else None
+            speaker = self._load(LoadRequest.model_validate_json(line)) if line else None
             while speaker is not None and (line := self._line()):
                 if line != STOP:  # one that came when the answer was already whole
-                    self._answer(speaker, Question.model_validate_json(line))
+                    self._answer(speaker, GenerateRequest.model_validate_json(line))
 
-    def _load(self, choice: Choice) -> Speaker | None:
+    def _load(self, choice: LoadRequest) -> ChatModel | None:
         try:
             speaker = load(choice)
         except Exception as error:
-            self._say(Said(failure=_failure(error)))
+            self._say(Reply(failure=_failure(error)))
             return None
-        self._say(Said(ready=True))
+        self._say(Reply(ready=True))
         return speaker
 
-    def _answer(self, speaker: Speaker, question: Question) -> None:
+    def _answer(self, speaker: ChatModel, question: GenerateRequest) -> None:
         said = None
         try:
-            said = Said(end=speaker.answer(question, self._tell, self._wanted))
-        except Unwanted:
-            said = Said(failure=Failure(code="stopped", message="nobody wants the rest of this answer"))
+            said = Reply(end=speaker.answer(question, self._tell, self._wanted))
+        except AnswerCancelledError:
+            said = Reply(failure=Failure(code="stopped", message="nobody wants the rest of this answer"))
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
             if not is_out_of_memory(error):
-                said = Said(failure=_failure(error))
+                said = Reply(failure=_failure(error))
         # Outside of `except`, where no traceback holds on to the answer's tensors: to say so takes memory, too.
-        self._say(said or Said(failure=_no_memory("there is not enough memory for an answer this long").failure()))
+        self._say(said or Reply(failure=_no_memory("there is not enough memory for an answer this long").failure()))
 
     def _tell(self, piece: str) -> None:
         if piece:
-            self._say(Said(text=piece))
+            self._say(Reply(text=piece))
 
     def _wanted(self) -> bool:
         """Anything to be read now is a word to stop, or the end of the file."""
@@ -102,11 +102,11 @@ class Conversation:
         self._read = bytearray(rest)
         return line + b"\n"
 
-    def _say(self, said: Said) -> None:
+    def _say(self, said: Reply) -> None:
         self._connection.sendall(said.model_dump_json(exclude_defaults=True).encode() + b"\n")
 
 
-def load(choice: Choice) -> Speaker:
+def load(choice: LoadRequest) -> ChatModel:
     """The model on the CPU in float32, an adapter added to its base; UserError when it cannot be, or does not fit."""
     code = allows_code(choice.model, choice.roots)
     base, adapter = resolve_parts(choice.model, choice.roots)
@@ -119,7 +119,7 @@ def load(choice: Choice) -> Speaker:
     has_tokenizer = adapter is not None and any((adapter / name).is_file() for name in TOKENIZER_FILES)
     tokenizer = load_tokenizer(adapter if adapter and has_tokenizer else base, remote_code=code)
     limit_memory(choice.memory - needed)
-    return Speaker(model.eval().requires_grad_(False), tokenizer)
+    return ChatModel(model.eval().requires_grad_(False), tokenizer)
 
 
 def _adapted(model: nn.Module, adapter: Path) -> nn.Module:
@@ -151,7 +151,7 @@ def _step_back() -> None:
     """Whoever runs out of memory on this host, this process goes first."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    lifeline.watch_inherited(SILENCE_SECONDS)
+    watch_inherited_lifeline(SILENCE_SECONDS)
 
 
 def _connect(folder: Path) -> socket.socket:

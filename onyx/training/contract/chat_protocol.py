@@ -19,7 +19,7 @@ NO_MEMORY = "no_memory"
 """The code of a failure for want of memory, before an answer or in the middle of it."""
 
 
-class Choice(Frozen):
+class LoadRequest(Frozen):
     """The model to load: the first line that the process reads."""
 
     model: str
@@ -30,7 +30,7 @@ class Choice(Frozen):
     """Bytes that may be taken in all."""
 
 
-class Question(Frozen):
+class GenerateRequest(Frozen):
     """Every further line that it reads."""
 
     messages: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class Question(Frozen):
     threads: int = Field(default=1, ge=1)
 
 
-class Said(Frozen):
+class Reply(Frozen):
     """A line that it writes. The one with `end`, `failure` or `ready` is the last for now."""
 
     text: str = ""
@@ -58,7 +58,7 @@ class Said(Frozen):
     ready: bool = False
     """The model is loaded."""
 
-    end: "End | None" = None
+    end: "GenerationEnd | None" = None
     failure: Failure | None = None
     """Why there is no answer, or no more of it."""
 
@@ -67,7 +67,7 @@ class Said(Frozen):
         return self.ready or self.end is not None or self.failure is not None
 
 
-class End(Frozen):
+class GenerationEnd(Frozen):
     """How an answer ended."""
 
     reason: Literal["stop", "length"]
@@ -76,4 +76,4 @@ class End(Frozen):
     """All that the model wrote, with the token that ends an answer."""
 
 
-Said.model_rebuild()
+Reply.model_rebuild()

@@ -6,7 +6,7 @@ from typing import Any
 from onyx.training.contract.spec import Objective
 from onyx.training.data.chat_messages import check_each, check_tools
 from onyx.training.data.findings import Finding
-from onyx.training.data.row_check import Chat, Pair, Sample, check_row, kind
+from onyx.training.data.row_check import Chat, PromptCompletion, Sample, check_row, kind
 
 PREFERRED = ("preferred_output", "preferred_completion")
 NON_PREFERRED = ("non_preferred_output", "non_preferred_completion")
@@ -25,8 +25,8 @@ ANSWERING = ("assistant", "tool", "function")
 class Preference:
     """Two samples that differ in what is trained on."""
 
-    preferred: Pair | Chat
-    rejected: Pair | Chat
+    preferred: PromptCompletion | Chat
+    rejected: PromptCompletion | Chat
 
 
 def check_line(row: Any, objective: Objective) -> Sample | Preference | list[Finding]:
@@ -78,7 +78,9 @@ def _plain(row: dict[str, Any]) -> Preference | list[Finding]:
             found.append(Finding("data_type", f"{name} must be {wanted}, not {kind(row[name])}"))
         elif not row[name] and name != "prompt":
             found.append(Finding("missing_content", f"{name} is empty"))
-    return found or Preference(Pair(row["prompt"], row["chosen"]), Pair(row["prompt"], row["rejected"]))
+    return found or Preference(
+        PromptCompletion(row["prompt"], row["chosen"]), PromptCompletion(row["prompt"], row["rejected"])
+    )
 
 
 def _shared(one: Any, other: Any) -> int:

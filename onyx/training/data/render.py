@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from onyx.training.data.findings import Finding
-from onyx.training.data.row_check import Chat, Pair, Sample
+from onyx.training.data.row_check import Chat, PromptCompletion, Sample
 
 Span = tuple[int, int]
 Messages = list[dict[str, Any]]
@@ -146,7 +146,7 @@ class Renderer:
         """The sample's text, or why it has none."""
         if isinstance(sample, Chat):
             rendered = self._chat(sample)
-        elif isinstance(sample, Pair):
+        elif isinstance(sample, PromptCompletion):
             text = sample.prompt + sample.completion
             rendered = Rendered(text, [(len(sample.prompt), len(text))], chat=False)
         else:

@@ -15,7 +15,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PromptCompletion:
     """Trained on the completion."""
 
     prompt: str
@@ -33,7 +33,7 @@ class Chat:
     tools: list[dict[str, Any]] | None
 
 
-Sample = Text | Pair | Chat
+Sample = Text | PromptCompletion | Chat
 
 
 def check_row(row: Any) -> Sample | list[Finding]:
@@ -76,7 +76,7 @@ def _pair(row: dict[str, Any]) -> Sample | list[Finding]:
             found.append(Finding("data_type", f"{name} must be a string, not {kind(row[name])}"))
     if not found and not row["completion"]:
         found.append(Finding("missing_content", "the completion is empty"))
-    return found or Pair(row["prompt"], row["completion"])
+    return found or PromptCompletion(row["prompt"], row["completion"])
 
 
 def _chat(row: dict[str, Any]) -> Sample | list[Finding]:

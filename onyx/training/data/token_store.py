@@ -198,14 +198,14 @@ def _of(name: str, finding: Finding) -> Finding:
     return Finding(finding.code, f"{name}: {finding.message}")
 
 
-class Pairs:
+class PreferencePairs:
     """Pairs of a prepared directory, where the two answers of each stand one after the other."""
 
     rows = ROWS
 
     def __init__(self, halves: PreparedSamples) -> None:
         both = halves.lengths.reshape(-1, ROWS)
-        self.halves = halves
+        self.answers = halves
         """The answers, as samples of their own: pair i has 2i, the preferred, and 2i + 1."""
 
         self.lengths: NDArray[np.int64] = ROWS * both.max(axis=1)
@@ -219,16 +219,16 @@ class Pairs:
         """The log-probabilities of both answers under the model as it was. NaN where nobody has computed them yet."""
 
     @property
-    def evaluation(self) -> "Pairs | None":
+    def evaluation(self) -> "PreferencePairs | None":
         """The pairs to evaluate on, when there are any."""
-        held = self.halves.evaluation
-        return Pairs(held) if held else None
+        held = self.answers.evaluation
+        return PreferencePairs(held) if held else None
 
     def __len__(self) -> int:
         return len(self.lengths)
 
 
-def open_data(directory: Path) -> PreparedSamples | Pairs:
+def open_data(directory: Path) -> PreparedSamples | PreferencePairs:
     """What a prepared directory holds: samples or pairs."""
     halves = PreparedSamples.open(directory)
-    return Pairs(halves) if halves.meta.rows == ROWS else halves
+    return PreferencePairs(halves) if halves.meta.rows == ROWS else halves

@@ -14,7 +14,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from onyx import fs
 
-NAME = "onyx/tiny"
 VERSION = 1
 """Part of the directory's name: a change of the recipe makes a new model."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from onyx import fs
 from onyx.training.contract.attempt import Exit, Failure
+from onyx.training.contract.child_process import watch_inherited_lifeline
 from onyx.training.contract.errors import DataError, ModelError, UserError
 from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest
 from onyx.training.contract.spec import JobSpec
@@ -19,7 +20,6 @@ from onyx.training.models.exactness import find_inexact, refuse_inexact
 from onyx.training.models.load import build_empty, load_config
 from onyx.training.models.resolve import allows_code, resolve
 from onyx.training.models.tokenizer import load_tokenizer
-from onyx.training.stop_signals import watch_inherited
 
 SILENCE_SECONDS = 30.0
 
@@ -121,7 +121,7 @@ def _settle(request: PrepareRequest) -> None:
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    watch_inherited(SILENCE_SECONDS)
+    watch_inherited_lifeline(SILENCE_SECONDS)
 
 
 if __name__ == "__main__":

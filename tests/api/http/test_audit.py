@@ -19,8 +19,8 @@ from starlette.testclient import TestClient
 from onyx.api.app import create_app
 from onyx.api.http.audit import AuditLog
 from onyx.settings import Settings
-from tests.acceptance.place import wait_for
 from tests.api.service import AT, make_job, make_key, service
+from tests.waiting import wait_for
 
 
 def lines(at: Settings) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
     here.run_dir.mkdir(parents=True)
     command = [sys.executable, "-c", WRITER, str(here.home)]
     writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0, 0]
     files = list(here.home.glob("audit.jsonl*"))
     found = [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(200))
@@ -128,7 +128,7 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
 
 @contextmanager
 def locked(at: Settings) -> Iterator[threading.Event]:
-    """Another thread holds the log's lock until the event is set, or for 30 seconds."""
+    """Another thread holds the log's lock until the event is set, or for 600 seconds."""
     at.run_dir.mkdir(parents=True, exist_ok=True)
     held, release = threading.Event(), threading.Event()
 
@@ -136,7 +136,7 @@ def locked(at: Settings) -> Iterator[threading.Event]:
         with (at.run_dir / "audit.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.set()
-            release.wait(30)
+            release.wait(600)
 
     holder = threading.Thread(target=hold_lock)
     holder.start()

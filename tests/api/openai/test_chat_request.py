@@ -7,12 +7,12 @@ from onyx.api.http.errors import ApiError
 from onyx.api.openai.chat_request import question_of
 from onyx.api.openai.schemas.chat import ChatBody
 from onyx.settings import Settings
-from onyx.training.contract.chat_protocol import Question
+from onyx.training.contract.chat_protocol import GenerateRequest
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-def asked(**more: Any) -> Question:
+def asked(**more: Any) -> GenerateRequest:
     body = ChatBody.model_validate({"model": "onyx/tiny", "messages": MESSAGES} | more)
     return question_of(body, Settings(home=Path("unused"), try_tokens=100))
 
@@ -24,12 +24,12 @@ def refused(**more: Any) -> ApiError:
 
 
 def test_nothing_but_messages() -> None:
-    assert asked() == Question(messages=MESSAGES, max_tokens=100)
+    assert asked() == GenerateRequest(messages=MESSAGES, max_tokens=100)
 
 
 def test_everything_that_is_honoured() -> None:
     question = asked(max_completion_tokens=7, temperature=0, top_p=0.5, seed=-3, stop="END")
-    expected = Question(
+    expected = GenerateRequest(
         messages=MESSAGES, max_tokens=7, exact_tokens=True, temperature=0, top_p=0.5, seed=-3, stop=("END",)
     )
     assert question == expected

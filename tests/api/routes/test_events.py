@@ -9,7 +9,7 @@ from onyx.settings import Settings
 from onyx.training.contract.attempt import Event
 from tests.api.job_states import end_job
 from tests.api.service import AT, make_job, service
-from tests.jobs.world import RESULT
+from tests.jobs.store_harness import RESULT
 
 STREAM = {"Accept": "text/event-stream"}
 

@@ -12,7 +12,7 @@ from onyx.api.routes import results
 from onyx.settings import Settings
 from tests.api.job_states import end_job
 from tests.api.service import AT, make_job, service, settings
-from tests.jobs.world import FAILURE
+from tests.jobs.store_harness import FAILURE
 
 
 def published(client: TestClient, at: Settings) -> str:

@@ -1,9 +1,9 @@
-"""A job's whole life from the command line, against a real service."""
+"""A job from submit to delete on the command line, against a real service."""
 
 import json
 from pathlib import Path
 
-from tests.acceptance.serving import Serving
+from tests.acceptance.onyx_serve import OnyxServe
 from tests.cli.conftest import Onyx
 
 
@@ -55,7 +55,7 @@ def test_submit_watch_show_logs_download_delete(remote: Onyx, tmp_path: Path) ->
     assert job_id in gone.err
 
 
-def test_pause_resume_cancel(remote: Onyx, service: Serving, tmp_path: Path) -> None:
+def test_pause_resume_cancel(remote: Onyx, service: OnyxServe, tmp_path: Path) -> None:
     samples = write_samples(tmp_path)
     made = remote("jobs", "submit", str(samples), "-m", "onyx/tiny", "--epochs", "500", "--window", "2", "--json").json
     job_id = made["training_id"]
@@ -72,13 +72,13 @@ def test_pause_resume_cancel(remote: Onyx, service: Serving, tmp_path: Path) -> 
     assert "cancelled" in refused.err
 
 
-def test_a_job_that_fails_says_why(remote: Onyx, tmp_path: Path) -> None:
+def test_watching_a_job_that_fails_prints_the_reason(remote: Onyx, tmp_path: Path) -> None:
     ran = remote("jobs", "submit", str(write_samples(tmp_path)), "-m", "no such model", "--watch")
     assert ran.status == 1
     assert "no such model" in ran.err
 
 
-def test_the_services_sentence_is_shown(remote: Onyx, tmp_path: Path) -> None:
+def test_the_services_error_message_is_shown(remote: Onyx, tmp_path: Path) -> None:
     refused = remote("jobs", "submit", str(write_samples(tmp_path)), "-m", "onyx/tiny", "--epochs", "0")
     assert refused.status == 1
     assert "epochs" in refused.err

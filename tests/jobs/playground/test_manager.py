@@ -20,9 +20,9 @@ from onyx.jobs.store.store import Store
 from onyx.memory.devices.cpu import _kilobytes
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import Question
+from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.models.tiny import make_tiny
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 from tests.training.job import make_model
 from tests.waiting import PATIENCE
 
@@ -30,7 +30,7 @@ TINY = PlaygroundModel("onyx/tiny")
 SLOW = PlaygroundModel("num_attention_heads=64-num_key_value_heads=64-head_dim=64")
 """`make_wide`'s: so slow that a long answer is never whole before a test has interrupted it."""
 
-LONG = Question(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
+LONG = GenerateRequest(messages=[{"role": "user", "content": "hello"}], max_tokens=1900, temperature=0)
 SHORT = LONG.model_copy(update={"max_tokens": 4})
 ROOM = 20 * 2**20
 """Of memory: enough for a short answer of a model whose cache takes 128 KB a token, not for a long one."""
@@ -254,11 +254,11 @@ def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_p
     async def story(trier: Playground, watched: Watched) -> None:
         talk = trier.ask(SLOW, LONG)
         assert (await talk.next()).text
-        world = World(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
+        harness = StoreHarness(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
         try:
-            await world.running(runner=await world.runner(host=this_process().host))
+            await harness.running(runner=await harness.runner(host=this_process().host))
         finally:
-            await world.store.close()
+            await harness.store.close()
         assert (await failure(talk)).code == "model_unloaded"
         await whole(trier.ask(SLOW, SHORT))  # there is room beside a training of so little
         assert len(watched.started) == 2

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onyx.training.chat.generate import UNFINISHED, Speaker, Unwanted, Visible
-from onyx.training.contract.chat_protocol import End, Question
+from onyx.training.chat.generate import UNFINISHED, AnswerCancelledError, ChatModel, VisibleText
+from onyx.training.contract.chat_protocol import GenerateRequest, GenerationEnd
 from onyx.training.contract.errors import UserError
 from onyx.training.models.load import load_model
 from onyx.training.models.tiny import make_tiny
@@ -25,13 +25,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def speaker(directory: Path) -> Speaker:
-    return Speaker(load_model(directory).eval(), load_tokenizer(directory))
+def speaker(directory: Path) -> ChatModel:
+    return ChatModel(load_model(directory).eval(), load_tokenizer(directory))
 
 
-def ask(speaker: Speaker, **more: Any) -> tuple[list[str], End]:
+def ask(speaker: ChatModel, **more: Any) -> tuple[list[str], GenerationEnd]:
     pieces: list[str] = []
-    question = Question.model_validate({"messages": MESSAGES, "max_tokens": 40} | more)
+    question = GenerateRequest.model_validate({"messages": MESSAGES, "max_tokens": 40} | more)
     end = speaker.answer(question, pieces.append, lambda: True)
     return pieces, end
 
@@ -46,25 +46,27 @@ def generated(directory: Path, **options: Any) -> str:
     return text
 
 
-def test_greedy_is_what_transformers_generates(speaker: Speaker, directory: Path) -> None:
+def test_greedy_is_what_transformers_generates(speaker: ChatModel, directory: Path) -> None:
     pieces, end = ask(speaker, temperature=0)
     assert "".join(pieces) == generated(directory, do_sample=False)
     assert "".join(ask(speaker, temperature=0, seed=3)[0]) == "".join(pieces)
-    assert end == End(reason="length", prompt_tokens=len(speaker.tokenizer(PROMPT)["input_ids"]), completion_tokens=40)
+    assert end == GenerationEnd(
+        reason="length", prompt_tokens=len(speaker.tokenizer(PROMPT)["input_ids"]), completion_tokens=40
+    )
 
 
-def test_sampling_is_what_transformers_generates_from_the_seed(speaker: Speaker, directory: Path) -> None:
+def test_sampling_is_what_transformers_generates_from_the_seed(speaker: ChatModel, directory: Path) -> None:
     pieces, _ = ask(speaker, temperature=0.7, top_p=0.9, seed=11)
     torch.manual_seed(11)
     assert "".join(pieces) == generated(directory, do_sample=True, temperature=0.7, top_p=0.9, top_k=0)
     assert "".join(ask(speaker, temperature=0.7, top_p=0.9, seed=12)[0]) != "".join(pieces)
 
 
-def test_without_a_seed_answers_differ(speaker: Speaker) -> None:
+def test_without_a_seed_answers_differ(speaker: ChatModel) -> None:
     assert ask(speaker)[0] != ask(speaker)[0]
 
 
-def test_pieces_are_whole_characters_and_add_up(speaker: Speaker) -> None:
+def test_pieces_are_whole_characters_and_add_up(speaker: ChatModel) -> None:
     """Random bytes: most are no characters, so that much is held back and nothing is lost."""
     pieces, end = ask(speaker, seed=1, max_tokens=200)
     told = [piece for piece in pieces if piece]
@@ -73,14 +75,14 @@ def test_pieces_are_whole_characters_and_add_up(speaker: Speaker) -> None:
     assert any(UNFINISHED in piece for piece in told)
 
 
-def test_the_models_own_taste_is_not_asked(speaker: Speaker, directory: Path) -> None:
+def test_the_models_own_taste_is_not_asked(speaker: ChatModel, directory: Path) -> None:
     model: Any = load_model(directory).eval()
     model.generation_config.repetition_penalty = 50.0
     model.generation_config.temperature = 0.01
-    assert ask(Speaker(model, speaker.tokenizer), seed=5)[0] == ask(speaker, seed=5)[0]
+    assert ask(ChatModel(model, speaker.tokenizer), seed=5)[0] == ask(speaker, seed=5)[0]
 
 
-def test_a_stop_string_ends_the_answer(speaker: Speaker) -> None:
+def test_a_stop_string_ends_the_answer(speaker: ChatModel) -> None:
     text = "".join(ask(speaker, seed=1, max_tokens=80)[0])
     stop = text[40:43]
     pieces, end = ask(speaker, seed=1, max_tokens=80, stop=[stop])
@@ -89,30 +91,30 @@ def test_a_stop_string_ends_the_answer(speaker: Speaker) -> None:
     assert end.completion_tokens < 80
 
 
-def test_the_end_of_a_turn_ends_the_answer_and_is_not_shown(speaker: Speaker) -> None:
+def test_the_end_of_a_turn_ends_the_answer_and_is_not_shown(speaker: ChatModel) -> None:
     first = ask(speaker, temperature=0, max_tokens=1)[0]
     tokenizer = speaker.tokenizer
     tokenizer.eos_token = tokenizer.tokenize("".join(first))[0]
-    pieces, end = ask(Speaker(speaker.model, tokenizer), temperature=0)
+    pieces, end = ask(ChatModel(speaker.model, tokenizer), temperature=0)
     assert "".join(pieces) == ""
     assert (end.reason, end.completion_tokens) == ("stop", 1)
 
 
-def test_a_model_without_template_gets_the_documented_one(speaker: Speaker) -> None:
+def test_a_model_without_template_gets_the_documented_one(speaker: ChatModel) -> None:
     templated = ask(speaker, temperature=0)[1].prompt_tokens
     speaker.tokenizer.chat_template = DEFAULT_CHAT_TEMPLATE
     assert 0 < ask(speaker, temperature=0)[1].prompt_tokens != templated
 
 
-def test_nobody_listens(speaker: Speaker) -> None:
+def test_nobody_listens(speaker: ChatModel) -> None:
     left = iter([True, True, False])
     pieces: list[str] = []
-    with pytest.raises(Unwanted):
-        speaker.answer(Question(messages=MESSAGES, max_tokens=50), pieces.append, lambda: next(left))
+    with pytest.raises(AnswerCancelledError):
+        speaker.answer(GenerateRequest(messages=MESSAGES, max_tokens=50), pieces.append, lambda: next(left))
     assert len(pieces) == 2
 
 
-def test_more_than_the_context(speaker: Speaker) -> None:
+def test_more_than_the_context(speaker: ChatModel) -> None:
     with pytest.raises(UserError, match="context is 2048 tokens") as told:
         ask(speaker, messages=[{"role": "user", "content": "x" * 2048}])
     assert (told.value.code, told.value.param) == ("context_length_exceeded", "messages")
@@ -122,15 +124,15 @@ def test_more_than_the_context(speaker: Speaker) -> None:
     assert ask(speaker, messages=long, temperature=0)[1].completion_tokens < 40  # as many as there is room for
 
 
-def test_a_template_that_refuses(speaker: Speaker) -> None:
+def test_a_template_that_refuses(speaker: ChatModel) -> None:
     speaker.tokenizer.chat_template = "{{ raise_exception('only one user') }}"
     with pytest.raises(UserError, match="refuses these messages: only one user"):
         ask(speaker)
 
 
-def shown(text: str, *stop: str) -> tuple[list[str], Visible]:
+def shown(text: str, *stop: str) -> tuple[list[str], VisibleText]:
     """What is shown of a text that grows by a character at a time."""
-    visible = Visible(stop)
+    visible = VisibleText(stop)
     pieces = []
     for end in range(1, len(text) + 1):
         pieces.append(visible.more(text[:end]))
@@ -163,7 +165,7 @@ def test_the_held_back_beginning_is_shown_at_the_end() -> None:
 
 
 def test_half_a_character_waits_for_its_other_half() -> None:
-    visible = Visible(())
+    visible = VisibleText(())
     assert visible.more("a" + UNFINISHED) == "a"
     assert visible.more("aé") == "é"
     assert visible.more("aé" + UNFINISHED, last=True) == UNFINISHED

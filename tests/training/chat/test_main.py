@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from onyx.training.chat.main import Conversation, load
-from onyx.training.contract.chat_protocol import STOP, Choice, Question, Said
+from onyx.training.contract.chat_protocol import STOP, GenerateRequest, LoadRequest, Reply
 from onyx.training.contract.errors import UserError
 from onyx.training.contract.prepared import Roots
 from onyx.training.models.load import load_model
@@ -34,8 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def choice(home: Path, model: str = "onyx/tiny", memory: int = 4 * GB, **roots: Any) -> Choice:
-    return Choice(model=model, roots=Roots(home=home, **roots), memory=memory)
+def choice(home: Path, model: str = "onyx/tiny", memory: int = 4 * GB, **roots: Any) -> LoadRequest:
+    return LoadRequest(model=model, roots=Roots(home=home, **roots), memory=memory)
 
 
 class Line:
@@ -43,19 +43,19 @@ class Line:
 
     def __init__(self) -> None:
         self.socket, other = socket.socketpair()
-        self.socket.settimeout(60)
+        self.socket.settimeout(600)
         self._lines = self.socket.makefile("rb")
         self._thread = threading.Thread(target=_hold, args=(other,))
         self._thread.start()
 
-    def say(self, value: Choice | Question) -> None:
+    def say(self, value: LoadRequest | GenerateRequest) -> None:
         self.socket.sendall(value.model_dump_json().encode() + b"\n")
 
-    def hear(self) -> list[Said]:
+    def hear(self) -> list[Reply]:
         """Up to the line that is the last for now."""
-        heard = [Said.model_validate_json(self._lines.readline())]
+        heard = [Reply.model_validate_json(self._lines.readline())]
         while not heard[-1].last:
-            heard.append(Said.model_validate_json(self._lines.readline()))
+            heard.append(Reply.model_validate_json(self._lines.readline()))
         return heard
 
     def ended(self) -> bool:
@@ -64,7 +64,7 @@ class Line:
     def close(self) -> None:
         self._lines.close()
         self.socket.close()
-        self._thread.join(60)
+        self._thread.join(600)
         assert not self._thread.is_alive()
 
 
@@ -82,10 +82,10 @@ def line() -> Iterator[Line]:
 
 def test_one_question_after_the_other(line: Line, home: Path) -> None:
     line.say(choice(home))
-    assert line.hear() == [Said(ready=True)]
+    assert line.hear() == [Reply(ready=True)]
     texts = []
     for _ in range(2):
-        line.say(Question(messages=MESSAGES, max_tokens=30, seed=2))
+        line.say(GenerateRequest(messages=MESSAGES, max_tokens=30, seed=2))
         *pieces, last = line.hear()
         assert last.end is not None
         assert last.end.completion_tokens == 30
@@ -96,22 +96,22 @@ def test_one_question_after_the_other(line: Line, home: Path) -> None:
 def test_a_question_taken_back_costs_the_next_one_nothing(line: Line, home: Path) -> None:
     line.say(choice(home))
     line.hear()
-    line.say(Question(messages=MESSAGES, max_tokens=1900))
+    line.say(GenerateRequest(messages=MESSAGES, max_tokens=1900))
     line.socket.sendall(STOP)
     stopped = line.hear()[-1].failure
     assert stopped is not None
     assert stopped.code == "stopped"
-    line.say(Question(messages=MESSAGES, max_tokens=3, temperature=0))
+    line.say(GenerateRequest(messages=MESSAGES, max_tokens=3, temperature=0))
     assert line.hear()[-1].end is not None
     line.socket.sendall(STOP)  # late: the answer was whole
-    line.say(Question(messages=MESSAGES, max_tokens=3, temperature=0))
+    line.say(GenerateRequest(messages=MESSAGES, max_tokens=3, temperature=0))
     assert line.hear()[-1].end is not None
 
 
 def test_a_question_that_cannot_be_answered(line: Line, home: Path) -> None:
     line.say(choice(home))
     line.hear()
-    line.say(Question(messages=[{"role": "user", "content": "x" * 3000}], max_tokens=3))
+    line.say(GenerateRequest(messages=[{"role": "user", "content": "x" * 3000}], max_tokens=3))
     failure = line.hear()[-1].failure
     assert failure is not None
     assert failure.code == "context_length_exceeded"
@@ -128,7 +128,7 @@ def test_a_model_that_is_not_there_ends_it(line: Line, home: Path) -> None:
 def test_an_asker_who_leaves_ends_it(line: Line, home: Path) -> None:
     line.say(choice(home))
     line.hear()
-    line.say(Question(messages=MESSAGES, max_tokens=1900))  # close() in the fixture: nobody hears the answer
+    line.say(GenerateRequest(messages=MESSAGES, max_tokens=1900))  # close() in the fixture: nobody hears the answer
 
 
 def test_memory_that_a_training_needs_is_not_taken(home: Path) -> None:
@@ -151,7 +151,7 @@ def make_adapter(home: Path) -> None:
 def test_an_adapter_on_its_base(home: Path) -> None:
     make_adapter(home)
     adapted, plain = load(choice(home, "job_1", jobs=("job_1",))), load(choice(home))
-    question = Question(messages=MESSAGES, max_tokens=20, temperature=0)
+    question = GenerateRequest(messages=MESSAGES, max_tokens=20, temperature=0)
     said: tuple[list[str], list[str]] = ([], [])
     for speaker, pieces in zip((adapted, plain), said, strict=True):
         speaker.answer(question, pieces.append, lambda: True)

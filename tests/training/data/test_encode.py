@@ -12,7 +12,7 @@ from onyx.training.data.chat_messages import check_messages
 from onyx.training.data.encode import Encoded, Encoder, span_mask
 from onyx.training.data.findings import Finding
 from onyx.training.data.render import Rendered, Renderer
-from onyx.training.data.row_check import Chat, Pair, Text
+from onyx.training.data.row_check import Chat, PromptCompletion, Text
 from tests.training.data.chats import CHATS, SAID, TEXTS, merging_tokenizer, naive_mask
 
 SAME_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -92,7 +92,7 @@ def test_tokens_that_join_across_a_turns_edge(merging: Any, chat: Any) -> None:
 @SAME_FIXTURE
 @given(prompt=SAID | st.just(""), completion=TEXTS)
 def test_a_completion_is_trained_on_to_its_end(merging: Any, prompt: str, completion: str) -> None:
-    found = one(merging, Pair(prompt, completion))
+    found = one(merging, PromptCompletion(prompt, completion))
     expected = merging(prompt + completion, return_offsets_mapping=True)
     ends = [] if completion.endswith("</s>") else [merging.eos_token_id]
     assert good(found).tokens.tolist() == expected["input_ids"] + ends
@@ -140,7 +140,7 @@ def test_too_long_is_cut_or_refused(tokenizer: Any) -> None:
 
 
 def test_a_sample_without_labels_is_a_finding(tokenizer: Any) -> None:
-    for sample, length in ((Pair("a long prompt", "x"), 5), (Text("a"), 1)):
+    for sample, length in ((PromptCompletion("a long prompt", "x"), 5), (Text("a"), 1)):
         found = one(tokenizer, sample, length)
         assert isinstance(found, list)
         assert found[0].code == "no_label_tokens"

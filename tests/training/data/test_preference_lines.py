@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onyx.training.data.findings import Finding
 from onyx.training.data.preference_lines import Preference, check_line
-from onyx.training.data.row_check import Chat, Pair, Text
+from onyx.training.data.row_check import Chat, PromptCompletion, Text
 
 USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "yo"}
@@ -53,15 +53,15 @@ def test_tools_reach_both_answers_and_an_earlier_turn_is_not_learned() -> None:
 
 def test_the_plain_form_as_texts_as_messages_and_as_whole_chats() -> None:
     row = {"prompt": "a", "chosen": "b", "rejected": "c", "score": 3}
-    assert check_line(row, "dpo") == Preference(Pair("a", "b"), Pair("a", "c"))
+    assert check_line(row, "dpo") == Preference(PromptCompletion("a", "b"), PromptCompletion("a", "c"))
     assert check_line({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, "dpo") == EXPECTED
     assert check_line({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "dpo") == EXPECTED
 
 
 def test_what_is_not_for_this_objective_is_left_out_where_the_line_has_both() -> None:
     both = {"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}
-    assert check_line(both, "sft") == Pair("a", "b")
-    assert check_line(both, "dpo") == Preference(Pair("a", "b"), Pair("a", "c"))
+    assert check_line(both, "sft") == PromptCompletion("a", "b")
+    assert check_line(both, "dpo") == Preference(PromptCompletion("a", "b"), PromptCompletion("a", "c"))
 
 
 @pytest.mark.parametrize("row", [openai(), {"prompt": "a", "chosen": "b", "rejected": "c"}, {"chosen": 3}])
@@ -134,4 +134,4 @@ json_values = st.recursive(
 )
 def test_no_json_breaks_it(row: dict[str, Any]) -> None:
     for objective in ("sft", "dpo"):
-        assert isinstance(check_line(row, objective), Preference | Text | Pair | Chat | list)
+        assert isinstance(check_line(row, objective), Preference | Text | PromptCompletion | Chat | list)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from onyx.training.data.chat_messages import check_messages
 from onyx.training.data.findings import Finding
 from onyx.training.data.render import Rendered, Renderer, TemplateFailedError, Turns, TurnsUnknownError
-from onyx.training.data.row_check import Chat, Pair, Text
+from onyx.training.data.row_check import Chat, PromptCompletion, Text
 from tests.training.data.chats import CHATS
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": 
 def test_the_three_formats(tokenizer: Any) -> None:
     renderer = Renderer(tokenizer)
     assert renderer.render(Text("abc")) == Rendered("abc", [(0, 3)], chat=False)
-    assert renderer.render(Pair("ab", "c")) == Rendered("abc", [(2, 3)], chat=False)
+    assert renderer.render(PromptCompletion("ab", "c")) == Rendered("abc", [(2, 3)], chat=False)
     chat = renderer.render(Chat(MESSAGES, [False, True], None))
     assert isinstance(chat, Rendered)
     assert chat.chat
@@ -28,7 +28,7 @@ def test_the_three_formats(tokenizer: Any) -> None:
 def test_what_is_no_text(tokenizer: Any, text: str, code: str) -> None:
     for sample in (
         Text(text),
-        Pair(text, "x"),
+        PromptCompletion(text, "x"),
         Chat([MESSAGES[0], {**MESSAGES[1], "content": text}], [False, True], None),
     ):
         found = Renderer(tokenizer).render(sample)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onyx.training.data.findings import Finding
-from onyx.training.data.row_check import Chat, Pair, Text, check_row
+from onyx.training.data.row_check import Chat, PromptCompletion, Text, check_row
 
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "yo"}
@@ -21,7 +21,7 @@ def codes(row: Any) -> list[str]:
 
 def test_the_three_formats() -> None:
     assert check_row({"text": "a", "id": 3}) == Text("a")
-    assert check_row({"prompt": "", "completion": "b"}) == Pair("", "b")
+    assert check_row({"prompt": "", "completion": "b"}) == PromptCompletion("", "b")
     assert check_row({"messages": [USER, ASSISTANT]}) == Chat([USER, ASSISTANT], [False, True], None)
 
 
@@ -61,4 +61,6 @@ VALUES = st.recursive(
 @given(row=VALUES)
 def test_no_row_breaks_the_check(row: Any) -> None:
     found = check_row(row)
-    assert isinstance(found, Text | Pair | Chat) or (found and all(isinstance(each, Finding) for each in found))
+    assert isinstance(found, Text | PromptCompletion | Chat) or (
+        found and all(isinstance(each, Finding) for each in found)
+    )

@@ -13,7 +13,16 @@ from onyx.training.contract.errors import DataError
 from onyx.training.contract.spec import DataSpec
 from onyx.training.data.dataset import prepare_data
 from onyx.training.data.encode import Encoded
-from onyx.training.data.token_store import IGNORED, Column, Meta, Pairs, PreparedSamples, Writer, open_data, write_meta
+from onyx.training.data.token_store import (
+    IGNORED,
+    Column,
+    Meta,
+    PreferencePairs,
+    PreparedSamples,
+    Writer,
+    open_data,
+    write_meta,
+)
 
 SAMPLES = st.lists(
     st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), min_size=1, max_size=20), min_size=1, max_size=8
@@ -91,9 +100,9 @@ def test_another_format_is_not_read(tmp_path: Path) -> None:
 ROWS = [{"prompt": f"say {n}: ", "chosen": "x" * (n + 1), "rejected": "y" * (9 - n)} for n in range(8)]
 
 
-def prepared(tokenizer: Any, out: Path, **data: Any) -> Pairs:
+def prepared(tokenizer: Any, out: Path, **data: Any) -> PreferencePairs:
     pairs = open_data(prepare_data(DataSpec(**data), tokenizer, out, objective="dpo"))
-    assert isinstance(pairs, Pairs)
+    assert isinstance(pairs, PreferencePairs)
     return pairs
 
 
@@ -103,9 +112,9 @@ def refused(tokenizer: Any, out: Path, objective: Any = "dpo", **data: Any) -> D
     return error.value
 
 
-def text(tokenizer: Any, pairs: Pairs, row: int) -> tuple[str, str]:
+def text(tokenizer: Any, pairs: PreferencePairs, row: int) -> tuple[str, str]:
     """An answer with its prompt, and what of it is learned."""
-    tokens, labels = pairs.halves.sample(row)
+    tokens, labels = pairs.answers.sample(row)
     return tokenizer.decode(tokens), tokenizer.decode(labels[labels >= 0])
 
 
@@ -117,10 +126,10 @@ def test_both_answers_stand_together_and_only_they_are_learned(tokenizer: Any, t
     assert pairs.weights.tolist() == [1] * 8
     assert pairs.lengths[2] == 2 * len("say 2: yyyyyyy_")
     assert pairs.tokens[2] == len("say 2: yyyyyyy_") + len("say 2: xxx_")
-    meta = pairs.halves.meta
+    meta = pairs.answers.meta
     assert (meta.samples, meta.rows, meta.longest) == (8, 2, int(pairs.lengths.max()) // 2)
     assert meta.tokens == pairs.tokens.sum()
-    assert meta.label_tokens == pairs.halves.weights.sum()
+    assert meta.label_tokens == pairs.answers.weights.sum()
     assert sum(count for _, count in meta.lengths) == 8
 
 
@@ -174,7 +183,7 @@ def test_answers_that_differ_only_beyond_the_cut_are_the_same(tokenizer: Any, tm
     error = refused(tokenizer, tmp_path, rows=rows, max_length=20)
     assert [(each["line"], each["code"]) for each in error.findings] == [(2, "identical_answers")]
     pairs = prepared(tokenizer, tmp_path, rows=rows, max_length=20, tolerated_bad_lines=0.5)
-    assert (len(pairs), pairs.halves.meta.bad_lines) == (1, 1)
+    assert (len(pairs), pairs.answers.meta.bad_lines) == (1, 1)
 
 
 def test_data_for_the_other_objective_is_refused_with_what_to_change(tokenizer: Any, tmp_path: Path) -> None:
@@ -188,7 +197,7 @@ def test_a_cut_pair_is_counted_once(tokenizer: Any, tmp_path: Path) -> None:
     pairs = prepared(
         tokenizer, tmp_path, rows=[{"prompt": "a", "chosen": "b" * 30, "rejected": "c" * 30}], max_length=9
     )
-    assert pairs.halves.meta.truncated == 1
+    assert pairs.answers.meta.truncated == 1
     assert pairs.lengths.tolist() == [18]
 
 
@@ -197,5 +206,5 @@ def test_samples_and_pairs_are_told_apart(tokenizer: Any, tmp_path: Path) -> Non
     samples = open_data(prepare_data(DataSpec(rows=both), tokenizer, tmp_path))
     pairs = prepared(tokenizer, tmp_path, rows=both)
     assert isinstance(samples, PreparedSamples)
-    assert samples.directory != pairs.halves.directory
+    assert samples.directory != pairs.answers.directory
     assert np.isnan(pairs.reference).all()

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from onyx.memory.footprint.training_step import Batch
 from onyx.training.contract.attempt import Result
+from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import SupersededError, UserError
 from onyx.training.data.token_store import PreparedSamples
 from onyx.training.export.publish import superfluous
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank.evaluate import evaluate
 from onyx.training.rank.loop import Ending, train
-from onyx.training.stop_signals import Stop
 from tests.training.conftest import LENGTHS
 from tests.training.job import POISON, Job, inline, make_model, run_inline, same, write_data
 
@@ -97,17 +97,17 @@ def test_evaluation_trains_nothing_and_takes_no_random_number(job: Job, tmp_path
     with inline(job) as run:
         held = run.evaluation
         assert isinstance(held, PreparedSamples)
-        before = {name: value.clone() for name, value in run.worker.model.state_dict().items()}
+        before = {name: value.clone() for name, value in run.step.model.state_dict().items()}
         state = torch.get_rng_state()
         score = evaluate(run, held)
     assert score is not None
     assert torch.equal(torch.get_rng_state(), state)
-    assert same(before, dict(run.worker.model.state_dict()))
-    assert all(each.grad is None for each in run.worker.parameters)
-    assert run.worker.model.training
+    assert same(before, dict(run.step.model.state_dict()))
+    assert all(each.grad is None for each in run.step.parameters)
+    assert run.step.model.training
     assert score.tokens == held.weights.sum()
 
-    model = run.worker.model.eval().requires_grad_(False)
+    model = run.step.model.eval().requires_grad_(False)
     loss = correct = 0.0
     for index in range(3):
         tokens = torch.from_numpy(held.sample(index)[0])[None]
@@ -140,7 +140,7 @@ def test_stopping_inside_of_an_evaluation_leaves_it_to_the_next_attempt(job: Job
     job.training = {"epochs": 1}
     quiet = job.twin("quiet")
     run_inline(quiet)
-    stop = Stop()
+    stop = StopFlag()
     with inline(job, stop) as run, pytest.MonkeyPatch.context() as patch:
         patch.setattr("onyx.training.rank.evaluate.batch_of", _then(stop, batch_of))
         assert train(run) is Ending.STOPPED
@@ -151,7 +151,7 @@ def test_stopping_inside_of_an_evaluation_leaves_it_to_the_next_attempt(job: Job
     assert same(job.weights(), quiet.weights())
 
 
-def _then(stop: Stop, act: Callable[..., Batch]) -> Callable[..., Batch]:
+def _then(stop: StopFlag, act: Callable[..., Batch]) -> Callable[..., Batch]:
     def acted(*arguments: Any, **options: Any) -> Batch:
         stop.requested = True
         return act(*arguments, **options)

@@ -31,7 +31,7 @@ from onyx.api.openai.schemas.chat import (
 from onyx.jobs.playground.manager import AnswerStream
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
-from onyx.training.contract.chat_protocol import End, Said
+from onyx.training.contract.chat_protocol import GenerationEnd, Reply
 
 router = APIRouter(route_class=OpenAIRoute, tags=["chat"])
 
@@ -82,7 +82,7 @@ class Answering:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def next(self, talk: AnswerStream) -> Said:
+    async def next(self, talk: AnswerStream) -> Reply:
         """The next piece. Whatever is wrong with a question shows before the first, while a status can still say so."""
         said = await talk.next()
         if said.failure is not None:
@@ -97,7 +97,7 @@ class Answering:
         choice = ChatChoice(message=ChatMessage(content="".join(pieces)), finish_reason=end.reason)
         return ChatCompletion(id=self.id, created=self.created, model=self.model, choices=[choice], usage=_usage(end))
 
-    async def chunks(self, first: Said, talk: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
+    async def chunks(self, first: Reply, talk: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
         """Server-sent events: the role, then the text as it comes, then why it ended."""
         yield self._chunk(Delta(role="assistant", content=""))
         said = first
@@ -167,7 +167,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _usage(end: End) -> Usage:
+def _usage(end: GenerationEnd) -> Usage:
     return Usage(
         prompt_tokens=end.prompt_tokens,
         completion_tokens=end.completion_tokens,
