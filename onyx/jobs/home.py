@@ -11,8 +11,7 @@ from onyx.jobs.files import close_directory, private_directory, private_file
 from onyx.jobs.home_marker import check_marker
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange, Job
-from onyx.jobs.runner import client_presence
-from onyx.jobs.runner.autostart import RunnerProcess, find_runner, start_runner, starting
+from onyx.jobs.runner.autostart import RunnerProcess, find_runner, other_clients, start_runner, starting
 from onyx.jobs.runner.runner_lock import is_locked
 from onyx.jobs.store.store import Store
 from onyx.jobs.wakeup import wake_runner
@@ -151,7 +150,7 @@ class Home:
         """Start no runner any more, and stop the one beside this process unless another client uses it."""
         self.stopping = True
         run_dir = self.settings.run_dir
-        if not self.settings.embedded_runner or client_presence.others(run_dir):
+        if not self.settings.embedded_runner or other_clients(run_dir):
             return None
         found = find_runner(run_dir, starting(run_dir))
         if found is not None:

@@ -11,7 +11,7 @@ from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange
 from onyx.jobs.presenters import accumulation_stats, training_answer
-from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.spec_builder import PreparedTexts, data_fields, job_spec
 from onyx.jobs.status import JobStatus
 from onyx.memory.devices.gpus import gpu_info, list_gpus_async

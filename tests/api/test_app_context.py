@@ -95,13 +95,13 @@ def test_only_its_user_can_read_the_home(client: TestClient, here: Settings) -> 
 def test_a_context_that_cannot_start_its_runner_leaves_no_connection_open(tmp_path: Path) -> None:
     at = settings(tmp_path, embedded_runner=True)
     at.run_dir.mkdir(parents=True)
-    (at.run_dir / "companions").touch()  # a file and no directory: no runner can be started
+    (at.run_dir / "clients").touch()  # a file, so that no client can be registered in it
     before = database_threads()
 
     async def story() -> None:
         provider = app_context.ContextProvider(at)
         for _ in range(2):
-            with pytest.raises(OSError, match="companions"):
+            with pytest.raises(OSError, match="clients"):
                 await provider.context()
 
     asyncio.run(story())

@@ -8,7 +8,7 @@ import pytest
 from onyx.jobs import home
 from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
-from onyx.jobs.runner import client_presence
+from onyx.jobs.runner.autostart import living_clients
 from onyx.settings import Settings
 from tests.jobs.store_harness import SPEC
 
@@ -23,4 +23,4 @@ def test_a_process_that_only_looks_on_starts_no_runner(tmp_path: Path, monkeypat
         await opened.close()
 
     asyncio.run(story())
-    assert client_presence.living(tmp_path / "run") == []
+    assert living_clients(tmp_path / "run") == []

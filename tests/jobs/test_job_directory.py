@@ -20,7 +20,7 @@ class Publishing(SubprocessLauncher):
     context: RunnerContext
     job_id: str
 
-    async def start(self, work: ChildSpec) -> SubprocessChild:
+    async def start(self, spec: ChildSpec) -> SubprocessChild:
         folder = self.context.settings.job_dir(self.job_id)
         for name in ("model", ".model.123.part", "snapshots/epoch-1"):
             (folder / name).mkdir(parents=True)
@@ -29,7 +29,7 @@ class Publishing(SubprocessLauncher):
         for keeper in self.context.keepers:
             keeper.beat_now()
         return await super().start(
-            dataclasses.replace(work, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
+            dataclasses.replace(spec, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
         )
 
 

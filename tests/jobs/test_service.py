@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
-from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.service import OptimizedFineTuningService
 from onyx.settings import Settings
 from tests.jobs.postgres import PostgresServer
