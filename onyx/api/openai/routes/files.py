@@ -63,7 +63,7 @@ async def create_file(request: Request, context: ContextDep, caller: CallerDep) 
                 filename=filename,
                 size=form.size,
                 expires_after=seconds,
-                most_bytes=await room.for_files(caller.name),
+                most_bytes=await room.bytes_for_files(caller.name),
             )
     finally:
         part.unlink(missing_ok=True)
