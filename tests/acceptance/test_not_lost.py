@@ -11,7 +11,7 @@ import pytest
 from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
-from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.status import JobStatus, Outcome
 from tests.acceptance.runner_home import (
     RunnerHome,

@@ -28,15 +28,15 @@ Loss = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
 def loss_and_correct(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Both from one forward."""
     logits, labels = logits_of(model, batch), batch.labels.flatten()
-    right = count_correct(logits.detach(), labels)  # before the loss makes more of their size: so it is never the peak
-    return loss_of(logits, labels), right
+    correct = count_correct(logits.detach(), labels)  # before the loss allocates more: counting is never the peak
+    return loss_of(logits, labels), correct
 
 
 def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many label tokens are what the model holds likeliest; logits are (tokens, vocabulary), without a gradient."""
-    # `max` reads a CPU's logits in half the time of `argmax`, and neither makes anything of their size.
-    likeliest = logits.max(-1).indices
-    return ((likeliest == labels) & (labels != IGNORED)).sum()
+    """How many label tokens the model predicts. Logits are (tokens, vocabulary), without a gradient."""
+    # On a CPU `max` takes half the time of `argmax`; neither allocates anything of the logits' size.
+    predicted = logits.max(-1).indices
+    return ((predicted == labels) & (labels != IGNORED)).sum()
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,17 @@ class ForwardResult:
     """A micro-batch after its forward."""
 
     loss: Tensor
-    """The sum over label tokens or pairs: what is differentiated."""
+    """The sum over label tokens or pairs, with a gradient."""
 
     sums: Tensor
-    """What else is told of it, without a gradient; the last is how many label tokens, or pairs, the model has right.
-    Before it, for pairs: the sum of their reward margins."""
+    """Without a gradient. Last: how many label tokens or pairs are right. Before it, for pairs: the sum of margins."""
 
 
 class Objective(Protocol):
     """What a job learns by."""
 
     def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
-        """A forward to learn from."""
+        """A forward to train on."""
         ...
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -63,7 +62,7 @@ class Objective(Protocol):
         ...
 
     def blank(self, samples: int, length: int, device: torch.device) -> Batch:
-        """A batch of that many samples, each of `length` padded tokens, to try whether it fits."""
+        """A batch of that many samples of `length` padded tokens, to try whether it fits into memory."""
         ...
 
 
@@ -75,8 +74,8 @@ class SupervisedObjective:
     joined: bool = False
 
     def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
-        loss, right = self.loss(model, batch)
-        return ForwardResult(loss, right[None])
+        loss, correct = self.loss(model, batch)
+        return ForwardResult(loss, correct[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         return loss_and_correct(model, batch)
@@ -95,8 +94,10 @@ class PreferenceObjective:
 
     def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
         margins = reward_margins(model, batch, self.beta)
-        still = margins.detach()
-        return ForwardResult(preference_loss(margins), torch.stack([still.sum(), (still > 0).sum().to(still.dtype)]))
+        detached = margins.detach()
+        return ForwardResult(
+            preference_loss(margins), torch.stack([detached.sum(), (detached > 0).sum().to(detached.dtype)])
+        )
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         margins = reward_margins(model, batch, self.beta)
@@ -107,5 +108,5 @@ class PreferenceObjective:
 
 
 def objective_of(spec: TrainingSpec, loss: Loss = loss_and_correct, *, joined: bool = False) -> Objective:
-    """`loss` may be a compiled one, and of samples that are joined."""
+    """The objective of a spec. `loss` may be a compiled one; `joined` says how its blank batches are made."""
     return PreferenceObjective(spec.dpo_beta) if spec.objective == "dpo" else SupervisedObjective(loss, joined)

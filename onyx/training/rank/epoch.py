@@ -1,6 +1,6 @@
-"""The end of an epoch: evaluate, decide whether to go on, keep a snapshot.
+"""The end of an epoch (evaluate, keep a snapshot, decide about early stopping) and the end of the run.
 
-It is done again when an attempt ends in the middle of it: nothing is counted before all of it is there.
+Progress counts an epoch as closed only after all of that: when an attempt ends in between, the next one does it again.
 """
 
 import math
@@ -18,7 +18,7 @@ from onyx.training.state.progress import EpochSums, Progress
 
 
 def close_epoch(run: Run) -> bool:
-    """False when a rank was told to stop before it was done."""
+    """Evaluate, keep a snapshot, count the epoch. False when a rank was asked to stop during the evaluation."""
     progress = run.progress
     entry: dict[str, Any] = {"epoch": len(progress.epochs) + 1, "update": progress.update}
     entry |= {"train_loss": progress.epoch.mean, "train_accuracy": progress.epoch.accuracy}
@@ -32,7 +32,7 @@ def close_epoch(run: Run) -> bool:
         )
     if run.recorder.first:
         keep_snapshot(run, entry)
-    _count(progress, entry, run.attempt.spec.training.early_stopping_patience)
+    _count_epoch(progress, entry, run.attempt.spec.training.early_stopping_patience)
     if progress.stopped_early:
         run.recorder.events.emit(
             event_kinds.MESSAGE, f"stopped early: no better evaluation than {progress.best_evaluation:.4f}"
@@ -40,7 +40,7 @@ def close_epoch(run: Run) -> bool:
     return True
 
 
-def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> None:
+def _count_epoch(progress: Progress, entry: dict[str, Any], patience: int | None) -> None:
     progress.epochs.append(entry)
     progress.epoch = EpochSums()
     loss = entry.get("evaluation_loss")
@@ -55,7 +55,7 @@ def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> N
 
 
 def finish(run: Run) -> None:
-    """Publish the model, then say so: result.json is there when the model is."""
+    """Publish the model, then write result.json: where it is, the model is too."""
     store_throughput(run)
     if not run.ranks.first:
         return

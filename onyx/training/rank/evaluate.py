@@ -1,4 +1,4 @@
-"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and takes no random number."""
+"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and uses no random number."""
 
 from dataclasses import astuple, dataclass
 
@@ -35,29 +35,28 @@ class Score:
 
 
 def evaluate(run: Run, samples: Data) -> Score | None:
-    """Every rank scores its share; all learn the sum. None when a rank was told to stop.
+    """Every rank scores its share and all get the sum. None when a rank was asked to stop.
 
-    The score decides when to stop early and which snapshot is the best, so how it was cut is in the journal.
+    The score decides about early stopping and the best snapshot, so its cut is in the journal.
     """
     place = run.place()
     run.steer(run.journal.steering_for(run.progress.steering, place.window, evaluation=True))
-    everything = np.arange(len(samples.lengths))
-    mine = run.share_of(everything, samples)
+    mine = run.share_of(np.arange(len(samples.lengths)), samples)
     fitted, score = score_share(run.step, samples, mine, run.budget, run.share.micro_batch_cost)
-    told = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
-    return None if told is None else sum((Score(*each) for each in told), Score())
+    scores = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
+    return None if scores is None else sum((Score(*each) for each in scores), Score())
 
 
 def score_share(step: RankStep, samples: Data, share: Indices, budget: int, cost: int) -> tuple[FittedCut, Score]:
-    """The scores of a share, or of a part of it when the rank was told to stop."""
+    """The score of a share, or of a part of it when the rank was asked to stop."""
     score = Score()
 
     def run(cut: list[Indices]) -> TooLarge | None:
         nonlocal score
         score = Score()
-        return run_all(step, cut, one)
+        return run_all(step, cut, score_one)
 
-    def one(chosen: Indices) -> None:
+    def score_one(chosen: Indices) -> None:
         nonlocal score
         score += _score(step, samples, chosen)
 

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop. Start reading here."""
 
 import time
 from enum import Enum, auto
@@ -19,21 +19,23 @@ class Ending(Enum):
 
     DONE = auto()
     STOPPED = auto()
-    """It was told to stop. The last finished update is saved."""
+    """A rank was asked to stop. The last finished update is saved."""
 
 
 def train(run: Run) -> Ending:
-    """All windows that are left, each one update."""
+    """Train all windows that are left. Each is one update, or is skipped."""
     progress, step = run.progress, run.step
     missing = missing_stretches(run)
     start(run, run.place(missing[0].number if missing else None))
     if not make_reference(run, missing):
         return stop(run)
+
     while not progress.is_over(run.attempt.spec.training.epochs):
         if progress.epoch_is_over(run.order.count):
             if not close_epoch(run):
                 return stop(run)
             continue
+
         began = time.monotonic()
         window = run.next_window()
         run.throughput.begin(int(step.samples.tokens[window.share].sum()))
@@ -48,10 +50,11 @@ def train(run: Run) -> Ending:
         agreed = agree(run, share, Place(window=window.number))
         if agreed.stop:
             return stop(run)
+
         run.ranks.reduce(step.parameters)
-        for group in run.optimizer.param_groups:
-            group["lr"] = window.rate
+        run.set_learning_rate(window.rate)
         update = close(share.window, run.optimizer, max_norm=progress.steering.clipping, scaling=step.scaling)
+
         count_window(run, window, agreed, update, seconds=time.monotonic() - began)
         if run.recorder.due(progress.update):
             save(run)
@@ -60,7 +63,7 @@ def train(run: Run) -> Ending:
 
 
 def stop(run: Run) -> Ending:
-    """Keep what was learnt. What the abandoned window gave is no update."""
+    """Save the last finished update. The gradients of the unfinished window are dropped."""
     run.optimizer.zero_grad(set_to_none=True)
     save(run)
     return Ending.STOPPED

@@ -90,7 +90,7 @@ def _lower_to_the_attempt(run: Run, place: Place) -> None:
     why = f"after {losses} attempts that ended out of memory" if losses else "as the plan has them now"
     message = f"goes on with smaller micro-batches, {why}; the update is the same"
     eager = losses > 0 and run.step.compiled is not None
-    run.steer(run.journal.memory(place, lower, message, eager=eager).applied(before))
+    run.steer(run.journal.lower_budgets(place, lower, message, eager=eager).applied(before))
 
 
 def warm_up(step: RankStep, budget: int, window: int, seconds: Seconds | None = None) -> ShareResult:

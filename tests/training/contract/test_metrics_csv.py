@@ -30,7 +30,7 @@ def test_a_resumed_attempt_drops_the_rows_that_it_does_again(tmp_path: Path) -> 
     first.close()
     second = Metrics(path, after=5)
     second.add(row(6))
-    second.keep()
+    second.sync()
     second.close()
     rows = read_rows(path)
     assert [int(each["update"]) for each in rows] == [1, 2, 3, 4, 5, 6]

@@ -58,8 +58,8 @@ def test_the_objective_follows_the_spec() -> None:
     assert objective_of(TrainingSpec(objective="dpo", dpo_beta=0.3)) == PreferenceObjective(0.3)
 
 
-def test_the_loss_is_that_of_the_paper(preferring: Job) -> None:
-    with inline(preferring) as run:
+def test_the_loss_is_that_of_the_paper(preference_job: Job) -> None:
+    with inline(preference_job) as run:
         pairs, model = pairs_of(run), run.step.model.eval()
         pairs.reference[:] = np.random.default_rng(0).normal(-30, 5, pairs.reference.shape)
         chosen = np.array([3, 0, 7])
@@ -108,11 +108,11 @@ def test_no_cut_changes_the_gradient(
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_it_learns_what_is_preferred(preferring: Job, method: str) -> None:
+def test_it_learns_what_is_preferred(preference_job: Job, method: str) -> None:
     rate = 3e-3 if method == "full" else 2e-2
-    preferring.training |= {"epochs": 6, "method": method, "learning_rate": rate, "dpo_beta": 0.5}
-    run = run_inline(preferring)
-    rows = read_rows(preferring.dir / "metrics.csv")
+    preference_job.training |= {"epochs": 6, "method": method, "learning_rate": rate, "dpo_beta": 0.5}
+    run = run_inline(preference_job)
+    rows = read_rows(preference_job.dir / "metrics.csv")
     assert list(rows[0])[:8] == [
         "update", "epoch", "samples", "trained_tokens", "loss", "gradient_norm", "learning_rate", "tokens_per_second",
     ]  # fmt: skip
@@ -125,14 +125,14 @@ def test_it_learns_what_is_preferred(preferring: Job, method: str) -> None:
     last = run.progress.epochs[-1]
     assert last["evaluation_loss"] < 0.4
     assert last["evaluation_accuracy"] == 1
-    metrics = [event for event in preferring.events if event.kind == "metrics"]
+    metrics = [event for event in preference_job.events if event.kind == "metrics"]
     assert metrics[-1].data["reward_margin"] == float(rows[-1]["reward_margin"])
 
 
-def test_the_first_window_knows_no_preference_yet(preferring: Job, home: Path) -> None:
+def test_the_first_window_knows_no_preference_yet(preference_job: Job, home: Path) -> None:
     """Without dropout the policy is its own reference: every margin is 0 but for rounding."""
-    preferring.model = make_model(home)
-    with inline(preferring) as run:
+    preference_job.model = make_model(home)
+    with inline(preference_job) as run:
         assert make_reference(run, missing_stretches(run))
         window = run.next_window()
         share = run_share(run.step, window.share, budget=128, weight=window.weight, update=0)

@@ -41,9 +41,9 @@ def test_budgets_end() -> None:
 
 def test_two_windows_with_retries_in_a_row_shrink() -> None:
     thrash = ThrashDetector()
-    seen = [thrash.seen(retries) for retries in (3, 3, 4, 4, 5, 6, 7, 8, 8)]
+    seen = [thrash.detect(retries) for retries in (3, 3, 4, 4, 5, 6, 7, 8, 8)]
     assert seen == [False, False, False, False, False, True, False, True, False]
-    assert not ThrashDetector().seen(None)
+    assert not ThrashDetector().detect(None)
 
 
 def test_the_cpu_has_no_allocator_that_retries() -> None:

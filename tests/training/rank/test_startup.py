@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onyx.memory.planning.timing import Timing, own_key, store_timing
+from onyx.memory.planning.timing import Timing, device_timing_key, store_timing
 from onyx.training.contract.attempt import Event
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
@@ -15,16 +15,16 @@ from onyx.training.loss.objective import loss_and_correct
 from onyx.training.rank import startup
 from onyx.training.rank.loop import Ending, train
 from onyx.training.rank.step import RankStep
-from onyx.training.state.journal import Line, Place
-from tests.training import uneven
+from onyx.training.state.journal import JournalLine, Place
+from tests.training import uneven_kernels
 from tests.training.job import Job, inline, run_inline, same, write_data
 
 
 @pytest.fixture(autouse=True)
 def _uneven() -> Iterator[None]:
-    uneven.install()
+    uneven_kernels.install()
     yield
-    uneven.uninstall()
+    uneven_kernels.uninstall()
 
 
 def test_products_depend_on_the_number_of_rows_and_on_nothing_else() -> None:
@@ -40,25 +40,25 @@ def lines(job: Job, kind: str = "memory") -> list[Event]:
     return [event for event in job.events if event.kind == kind and "window" in event.data]
 
 
-def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preferring: Job) -> None:
+def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preference_job: Job) -> None:
     """Also before the first checkpoint, and for the reference: else a later attempt could not know."""
-    preferring.memory_losses = 1
-    preferring.training |= {"epochs": 1}
-    run_inline(preferring)
-    (event,) = lines(preferring)
-    assert Line.model_validate({name: event.data[name] for name in Line.model_fields if name in event.data}) == Line(
-        window=0, stretch=0, budgets=(64,)
-    )
-    replay = preferring.twin("replay", memory_losses=0)
+    preference_job.memory_losses = 1
+    preference_job.training |= {"epochs": 1}
+    run_inline(preference_job)
+    (event,) = lines(preference_job)
+    assert JournalLine.model_validate(
+        {name: event.data[name] for name in JournalLine.model_fields if name in event.data}
+    ) == JournalLine(window=0, stretch=0, budgets=(64,))
+    replay = preference_job.twin("replay", memory_losses=0)
     replay.number = 1
     replay.attempt_dir.mkdir(parents=True)
-    (replay.attempt_dir / "events.jsonl").write_bytes((preferring.attempt_dir / "events.jsonl").read_bytes())
+    (replay.attempt_dir / "events.jsonl").write_bytes((preference_job.attempt_dir / "events.jsonl").read_bytes())
     run_inline(replay)
     assert lines(replay) == []
-    assert same(replay.weights(), preferring.weights())
-    other = preferring.twin("other", memory_losses=0)
+    assert same(replay.weights(), preference_job.weights())
+    other = preference_job.twin("other", memory_losses=0)
     run_inline(other)
-    assert not same(other.weights(), preferring.weights())
+    assert not same(other.weights(), preference_job.weights())
 
 
 def test_a_lost_attempt_moves_no_sample_to_another_rank(job: Job) -> None:
@@ -175,6 +175,6 @@ def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, mon
     shutil.rmtree(tmp_path / "home")
     slow = Timing(per_micro_batch=9.0, per_token=9.0, per_update=9.0)
     store_timing("a-key", slow)
-    store_timing(own_key("a-key", "cpu:0", None), slow)
+    store_timing(device_timing_key("a-key", "cpu:0", None), slow)
     run_inline(job)
     assert same(job.weights(), quiet.weights())

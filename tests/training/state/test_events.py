@@ -41,4 +41,4 @@ def test_metrics_come_once_a_second_and_at_the_end(tmp_path: Path, monkeypatch: 
 
 
 def test_other_ranks_are_silent() -> None:
-    Events(None).emit("message", "nobody hears")
+    Events(None).emit("message", "not written")
