@@ -33,7 +33,7 @@ $(VENV)/.test: $(VENV)/.installed
 
 # mypy reads the tests as well, so it needs what they import.
 $(VENV)/.lint: $(VENV)/.test
-	@echo "==> ruff, mypy and stubs"
+	@echo "==> ruff, import-linter, mypy and stubs"
 	$(PIP) -q -e '.[lint]'
 	@touch $@
 
@@ -71,6 +71,7 @@ coverage: $(VENV)/.test
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: $(VENV)/.lint

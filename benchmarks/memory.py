@@ -25,7 +25,7 @@ from benchmarks.memory_cases import (
 )
 from onyx.memory.devices.device import Device
 from onyx.memory.footprint.estimate import estimate
-from onyx.memory.footprint.overhead import overhead_of
+from onyx.memory.footprint.stored import overhead_of
 from onyx.memory.planner import plan
 
 MIB = 2**20

@@ -10,7 +10,7 @@ from transformers import BertConfig, GPT2Config, LlamaConfig, Qwen2Config, Qwen3
 from onyx.memory.devices.cpu import is_out_of_memory, limit_memory
 from onyx.memory.devices.heap import trim_heap
 from onyx.memory.devices.peak_memory import Watermark
-from onyx.memory.footprint.calibrate import growth, ready, train
+from onyx.memory.footprint.calibrate import growth, prepare_process, train
 from onyx.memory.footprint.footprint import Footprint
 from onyx.memory.footprint.model_builder import build, is_causal
 from onyx.memory.footprint.probe import token_trace
@@ -130,7 +130,7 @@ def process_growth(case: Case, samples: int, length: int) -> int:
 
 
 def _train(case: Case, samples: int, length: int) -> None:
-    ready()
+    prepare_process()
     model, causal = build(case.config, case.recipe, "cpu"), is_causal(case.config, case.recipe)
     train(model, lambda count: loss_sum(model, blank_batch(count, length, causal=causal)), samples, updates=2)
 
@@ -151,7 +151,7 @@ def _train_within(case: Case, samples: int, length: int, limit: int) -> int:
     """As a rank does it: weights and state, a warm-up micro-batch of the worst shape, then the limit."""
     try:
         mark = Watermark.begin(held=0)
-        ready()
+        prepare_process()
         causal = is_causal(case.config, case.recipe)
         model = build(case.config, case.recipe, "cpu")
         optimizer = make_optimizer(model.parameters())

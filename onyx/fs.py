@@ -10,6 +10,7 @@ A killed process leaves temporary names behind; `sweep` removes them. Nothing be
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 import time
@@ -20,6 +21,8 @@ from typing import IO, Any
 
 STALE_SECONDS = 86_400.0
 """A temporary name that is older belongs to no living process: no writer takes a day."""
+
+_UNIQUE = len(uuid.uuid4().hex)
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
@@ -108,8 +111,24 @@ def sweep(parent: Path, *, older_than: float | None = None) -> int:
     What was being removed goes at once. What was being written may still grow: it stays until nothing in it has changed
     for `older_than` seconds, if that is given.
     """
+    return _sweep([*parent.glob(".*.gone"), *parent.glob(".*.part")], older_than)
+
+
+def sweep_leftovers_of(target: Path, *, older_than: float | None = None) -> int:
+    """`sweep` for the temporary names of one target only: for a directory that holds files of other programs too."""
+    return _sweep(temporary_names_of(target), older_than)
+
+
+def temporary_names_of(target: Path) -> list[Path]:
+    """What stands beside `target` under a temporary name of it: a writer is at work on it, or was killed."""
+    name = glob.escape(target.name)
+    hexadecimal = "[0-9a-f]" * _UNIQUE
+    return [path for suffix in ("gone", "part") for path in target.parent.glob(f".{name}.{hexadecimal}.{suffix}")]
+
+
+def _sweep(leftovers: list[Path], older_than: float | None) -> int:
     count = 0
-    for leftover in [*parent.glob(".*.gone"), *parent.glob(".*.part")]:
+    for leftover in leftovers:
         with contextlib.suppress(OSError):  # another process was quicker
             if (
                 older_than is not None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from tests.measured import SHARED
+from tests.planner_cache import SHARED
 
 torch.set_num_threads(1)
 settings.register_profile("onyx", deadline=None, derandomize=True, print_blob=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -21,7 +21,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_python_in_the_readme_runs(tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     environment = os.environ | {"ONYX_HOME": str(tmp_path), "ONYX_CPU_MEMORY": "3GB"}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks
@@ -41,3 +41,12 @@ def test_the_page_of_settings_is_up_to_date() -> None:
         check=True,
     )
     assert written.stdout == (ROOT / "docs" / "configuration.md").read_text(), "run python docs/configuration.py"
+
+
+def test_files_that_architecture_names_exist() -> None:
+    """A path with a folder is given from the package, or from the top; a bare name is somewhere in the package."""
+    named = set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+    assert len(named) > 40
+    bare = {path.name for path in (ROOT / "onyx").rglob("*.py")}
+    there = bare | {path for path in named if (ROOT / path).is_file() or (ROOT / "onyx" / path).is_file()}
+    assert named - there == set()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.acceptance.onyx_serve import onyx_serve
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -39,7 +39,7 @@ def run(place: Path, *command: str | Path) -> str:
 
 @pytest.mark.parametrize("example", ALONE, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_it_runs(example: Path, tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     run(tmp_path, sys.executable, "-W", "error", example)
 
 
@@ -56,7 +56,7 @@ def test_openais_client_gets_a_model_that_answers(url: str, tmp_path: Path) -> N
 
 
 def test_an_app_that_includes_the_router_serves_both(tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     socket = tmp_path / "app.sock"
     command = [sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "--uds", socket, "embedded_app:app"]
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "ONYX_HOME": str(tmp_path)}

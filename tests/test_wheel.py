@@ -17,8 +17,8 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
-from tests.installed import ROOT, Installed, build_wheel, install_alone, install_beside
 from tests.waiting import PATIENCE, wait_for
+from tests.wheel_environment import ROOT, Installed, build_wheel, install_alone, install_beside
 
 README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 TRAININGS = "/gradient-accumulation/training"

@@ -67,11 +67,11 @@ def _full(folder: Path) -> str:
 
 def _adapters(folder: Path) -> str:
     """LoRA on SmolLM2-135M, where its wheel is installed."""
+    from onyx.training.contract.model_names import SMOLLM2 as KNOWN
+    from onyx.training.contract.model_names import smollm2_gguf
     from onyx.training.contract.prepared import Roots
-    from onyx.training.models.smollm2 import NAMES as KNOWN
-    from onyx.training.models.smollm2 import gguf_file
 
-    if gguf_file() is None:
+    if smollm2_gguf() is None:
         return "SmolLM2-135M is not installed: LoRA was not measured."
     from tokenizers import Tokenizer
 

@@ -1,5 +1,7 @@
-"""Exact gradient accumulation. Pure torch: knows no job, no HTTP, no file of anybody's.
+"""Exact gradient accumulation: many micro-batches, one optimizer update, the gradient of one big batch.
 
-The core is `window` (what divides) and `boundary` (what steps); `functional`, `engine`, `system` and `ads` are the
-four documented faces on it.
+Of Onyx it imports `onyx.fs` only: it knows no job and no HTTP.
+Start with `window.py` (the one place that divides) and `boundary.py` (the one place that steps the optimizer).
+`functional.py`, `engine.py`, `system/` and `ads/` are the four documented interfaces; `docs/` has a page for each, and
+"document 002" and so on are the specifications that they implement. `ddp.py` and `exchange.py` are for several ranks.
 """

@@ -1,4 +1,4 @@
-"""The boundary of a window, where gradients become an update or a skip."""
+"""The end of a window: its gradients become an optimizer update, or the update is skipped."""
 
 import math
 from collections.abc import Iterable
@@ -22,13 +22,13 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What became of a window."""
+    """The outcome of a window."""
 
     stepped: bool
     """Whether the optimizer stepped. A skipped update never advances a schedule."""
 
     norm: float
-    """Norm of the gradients over all parameters, before clipping. Not finite when they were not."""
+    """Norm of the gradients over all parameters, before clipping. Not finite if a gradient is not."""
 
     skipped: Literal["not finite", "no weight"] | None = None
     """Why there was no step."""
@@ -50,8 +50,8 @@ def close(
 ) -> Update:
     """Turn a window's gradients into an update: unscale, correct, measure, clip, then step or skip, and clear.
 
-    Without `skip_not_finite` a NaN is applied as it is; `norm` still tells. A GradScaler skips it all the same, so
-    leave it on with one.
+    Without `skip_not_finite` a NaN is applied as it is; `norm` still shows it. A GradScaler would skip the step all
+    the same without `Update` saying so: leave it on with one.
     """
     scaling = scaling or Unscaled()
     correction = window.correction()
@@ -66,7 +66,7 @@ def close(
     if strategy is not None:
         strategy.reshape(optimizer)
 
-    norm = _measured(optimizer, max_norm)
+    norm = _clip(optimizer, max_norm)
     finite = math.isfinite(norm)
     stepped = finite or not skip_not_finite
     if stepped:
@@ -80,10 +80,10 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
     return [parameter.grad for parameter in parameters_of(optimizer) if parameter.grad is not None]
 
 
-def _measured(optimizer: Optimizer, max_norm: float | None) -> float:
-    """The norm before clipping. Reading it is the finite check, and the boundary's one wait for the gradients.
+def _clip(optimizer: Optimizer, max_norm: float | None) -> float:
+    """Clip, and return the norm before clipping. Reading it is the finite check and the one wait for the device.
 
-    A gradient that is not finite makes the norm so, and whatever clipping then does to it is thrown away.
+    If a gradient is not finite, so is the norm; what clipping then writes is discarded with the gradients.
     """
     if max_norm is None:
         return float(torch.nn.utils.get_total_norm(_gradients(optimizer)))
@@ -91,6 +91,6 @@ def _measured(optimizer: Optimizer, max_norm: float | None) -> float:
 
 
 def clear(parameters: Iterable[Parameter]) -> None:
-    """Drop gradients for good: None, not zeros, so that no optimizer moves on them."""
+    """Set gradients to None, not to zeros: some optimizers move a parameter on a zero gradient too."""
     for parameter in parameters:
         parameter.grad = None

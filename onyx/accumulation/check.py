@@ -1,4 +1,4 @@
-"""Refusals: each says what was given and what is allowed. A wrong type is a wrong value, so all are ValueErrors."""
+"""Checks of arguments. Each ValueError says what was given and what is allowed; a wrong type is a ValueError too."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def whole(name: str, value: Any, at_least: int = 1) -> int:
-    """A whole number of at least `at_least` (True is not a number here)."""
+    """A whole number of at least `at_least`. True and False are refused."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
         raise ValueError(f"{name} must be >= {at_least}, got {value!r}: give a whole number")
     return int(value)
@@ -36,9 +36,9 @@ def fraction(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that merely looks like it."""
+    """True or False; 0, 1 and strings are refused."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")  # noqa: TRY004 - see the module
+        raise ValueError(f"{name} must be True or False, got {value!r}")  # noqa: TRY004 - see the module docstring
     return value
 
 

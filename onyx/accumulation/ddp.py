@@ -1,7 +1,7 @@
-"""DDP-wrapped models: gradients are exchanged once per window, in the backward of its last micro-batch.
+"""DDP-wrapped models: ranks exchange gradients once per window, in the backward of its last micro-batch.
 
-DDP arms its exchange in the forward. So leaving it out needs a context around forward and backward both; around
-backward alone it saves nothing. All of this is linear: exchanging more often changes the cost, never the result.
+DDP decides in the forward whether the backward exchanges. So `no_sync` must be around forward and backward; around
+backward alone it has no effect. Averaging is linear: exchanging more often costs more and gives the same result.
 """
 
 from collections.abc import Iterator
@@ -30,25 +30,25 @@ class DdpPeers:
         return tensor if isinstance(value, Tensor) else tensor.item()
 
     def least(self, value: int) -> int:
-        """The smallest `value` of all ranks: what all of them can do."""
+        """The smallest `value` of all ranks."""
         tensor = torch.tensor(value, device=self._device)
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
         return int(tensor.item())
 
 
 def unwrapped(model: Module) -> Module:
-    """The model itself, whose parameters have the names that users know."""
+    """The model without its DDP wrapper: its parameters have the names that the user gave them."""
     inner: Module = model.module if isinstance(model, DistributedDataParallel) else model
     return inner
 
 
 def peers_of(model: Module) -> DdpPeers | None:
-    """The ranks that `model` exchanges gradients with, if it is a DDP model."""
+    """The ranks that `model` exchanges gradients with; None if it is not a DDP model."""
     return DdpPeers(model) if isinstance(model, DistributedDataParallel) else None
 
 
 def sync_if(model: Module, last: bool) -> AbstractContextManager[None]:
-    """Around forward and backward of one micro-batch: no exchange unless it is the window's last."""
+    """A context for forward and backward of one micro-batch: `no_sync` unless it is the last of its window."""
     if last or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return _no_sync(model)
@@ -61,11 +61,11 @@ def _no_sync(model: DistributedDataParallel) -> Iterator[None]:
 
 
 def skips_sync(model: Module) -> bool:
-    """Whether this micro-batch's gradients stay on this rank."""
+    """Whether the backward of this micro-batch exchanges nothing."""
     return isinstance(model, DistributedDataParallel) and not model.require_backward_grad_sync
 
 
 def exchange_now(model: Module) -> None:
-    """Average the gradients of a window that ended on a micro-batch whose backward exchanged nothing."""
+    """Average the gradients of all ranks, for a window whose last backward exchanged nothing."""
     if isinstance(model, DistributedDataParallel):
         reduce_gradients(list(model.parameters()), group=model.process_group, average=True)

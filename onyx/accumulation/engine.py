@@ -1,4 +1,4 @@
-"""Document 003's accumulator: it owns an optimizer, and steps aside where Lightning accumulates."""
+"""Document 003's accumulator: it owns an optimizer, and only counts where a Lightning trainer accumulates."""
 
 import logging
 import math
@@ -16,33 +16,6 @@ from onyx.accumulation.loss_scaling import scaling_for
 from onyx.accumulation.metrics import MetricsTracker
 from onyx.accumulation.window import Window
 
-
-class ManagedTrainer:
-    """A trainer that accumulates by itself: who asks it for steps must not accumulate too."""
-
-    def __init__(self, trainer: Any, steps: int) -> None:
-        self._trainer = trainer
-        self.steps = steps
-        """Batches it accumulates per update."""
-
-    @property
-    def global_step(self) -> int:
-        """Updates it has made."""
-        return int(self._trainer.global_step)
-
-
-def managed(trainer: Any) -> ManagedTrainer | None:
-    """The trainer, if it is a Lightning one that accumulates more than one batch."""
-    if trainer is None or "Trainer" not in type(trainer).__name__:
-        return None
-    batches = getattr(trainer, "accumulate_grad_batches", 1)
-    if isinstance(batches, dict):
-        batches = batches.get(0, 1)
-    if not isinstance(batches, int) or batches <= 1:
-        return None
-    return ManagedTrainer(trainer, batches)
-
-
 __all__ = ["AccumulationStats", "GradientAccumulator", "MetricsTracker"]
 
 logger = logging.getLogger(__name__)
@@ -50,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class AccumulationStats:
-    """A reading of an accumulator."""
+    """Counters of an accumulator at one moment."""
 
     total_steps: int
     """Micro-batches taken in all."""
@@ -78,6 +51,32 @@ class AccumulationStats:
         )
 
 
+class LightningTrainer:
+    """A Lightning trainer that accumulates by itself, so that this module must not accumulate too."""
+
+    def __init__(self, trainer: Any, steps: int) -> None:
+        self._trainer = trainer
+        self.steps = steps
+        """Batches it accumulates per update."""
+
+    @property
+    def global_step(self) -> int:
+        """Updates it has made."""
+        return int(self._trainer.global_step)
+
+
+def lightning_trainer(trainer: Any) -> LightningTrainer | None:
+    """The trainer, if it is a Lightning one that accumulates more than one batch; recognised by its class name."""
+    if trainer is None or "Trainer" not in type(trainer).__name__:
+        return None
+    batches = getattr(trainer, "accumulate_grad_batches", 1)
+    if isinstance(batches, dict):
+        batches = batches.get(0, 1)
+    if not isinstance(batches, int) or batches <= 1:
+        return None
+    return LightningTrainer(trainer, batches)
+
+
 class GradientAccumulator:
     """Accumulates micro-batches into exact updates of one optimizer."""
 
@@ -90,9 +89,9 @@ class GradientAccumulator:
         batch_size: int = 1,
         trainer: Any = None,
     ) -> None:
-        self._lightning = managed(trainer)
+        self._lightning = lightning_trainer(trainer)
         if self._lightning and accumulation_steps > 1:
-            raise ValueError(_conflict(accumulation_steps, self._lightning.steps))
+            raise ValueError(_conflict_message(accumulation_steps, self._lightning.steps))
         self.accumulation_steps = check.whole("accumulation_steps", accumulation_steps)
         self.max_grad_norm = _norm_limit(max_grad_norm)
         self.batch_size = check.whole("batch_size", batch_size)
@@ -108,7 +107,7 @@ class GradientAccumulator:
     def accumulate(self, loss: Tensor, model: Module, is_final_batch: bool = False) -> bool:
         """Run backward for a micro-batch. True when the optimizer stepped.
 
-        `is_final_batch` ends the window here: it is weighted by its own length.
+        `is_final_batch` ends the window here; the mean is then over the micro-batches it has.
         """
         self.total_steps += 1
         if self._lightning:
@@ -121,7 +120,7 @@ class GradientAccumulator:
         return self._step(model) if self._window.full or is_final_batch else False
 
     def micro_batch(self, model: Module, is_final_batch: bool = False) -> AbstractContextManager[None]:
-        """Around forward and `accumulate`: under DDP, gradients then travel once per window."""
+        """A context for forward and `accumulate`: under DDP, ranks then exchange gradients once per window."""
         last = self._window.next_is_last if self._window else self.accumulation_steps == 1
         return ddp.sync_if(model, last or is_final_batch)
 
@@ -168,7 +167,7 @@ class GradientAccumulator:
 
     @property
     def stats(self) -> AccumulationStats:
-        """A fresh reading."""
+        """The counters now."""
         return AccumulationStats(
             total_steps=self.total_steps,
             optimizer_steps=self.optimizer_steps,
@@ -189,7 +188,7 @@ class GradientAccumulator:
             self._window = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters. The gradients of an open window are the model's, and not in here."""
+        """The counters. The gradients of an open window belong to the model and are not saved."""
         return {
             "total_steps": self.total_steps,
             "optimizer_steps": self.optimizer_steps,
@@ -198,7 +197,7 @@ class GradientAccumulator:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up saved counters. A window that was open then starts afresh."""
+        """Load saved counters. A window that was open when they were saved starts afresh."""
         missing = {"total_steps", "optimizer_steps", "accumulation_counter", "last_grad_norm"} - set(state_dict)
         if missing:
             raise ValueError(f"the saved state lacks {', '.join(sorted(missing))}")
@@ -222,7 +221,7 @@ def _norm_limit(limit: float | None) -> float | None:
         raise ValueError(f"max_grad_norm must be > 0 or None, got {limit}") from None
 
 
-def _conflict(manual: int, lightning: int) -> str:
+def _conflict_message(manual: int, lightning: int) -> str:
     return (
         "Gradient accumulation conflict detected!\n"
         f"  Manual accumulation_steps: {manual}\n"

@@ -1,8 +1,8 @@
-"""Ranks that run a window's shares on their own: a vote, then one sum of gradients, then each steps by itself.
+"""The exchange of training ranks: each runs its share of a window alone, then all vote and sum their gradients.
 
-No collective runs inside forward or backward, so no rank can be stuck in one that another never reaches: a rank that
-runs out of memory cuts its share finer and runs it again while the others wait at the vote. Shares may be unequal and
-even empty, because every micro-batch divides by the weight of the whole window.
+No collective runs inside forward or backward, so no rank waits in one that another rank never reaches: a rank that
+runs out of memory cuts its share finer and runs it again while the others wait at the vote. Shares may be unequal or
+empty, because every micro-batch is divided by the weight of the whole window.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,18 +14,18 @@ from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 BUCKET_BYTES = 32 << 20
-"""Gradients travel in buckets of at most this many bytes: that is all the memory an exchange takes."""
+"""Gradients are sent in buckets of at most this many bytes: the extra memory that an exchange takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ballot:
-    """What a rank says at the end of its share. An answer that one rank gives holds for all."""
+    """What a rank reports at the end of its share. A flag that one rank sets holds for all."""
 
     failed: bool = False
     """This rank cannot go on: no rank steps."""
 
     stop: bool = False
-    """End after this update, keeping what was learnt."""
+    """End the job after this update, with the model it has by then."""
 
     pause: bool = False
     """Pause after this update."""
@@ -35,25 +35,25 @@ class Ballot:
 
 
 def vote(ballot: Ballot, parameters: Sequence[Parameter], group: ProcessGroup | None = None) -> Ballot:
-    """Agree with all ranks, and agree which parameters have a gradient. `group` is a CPU (gloo) group.
+    """Combine the ballots of all ranks, and agree which parameters have a gradient. `group` is a CPU (gloo) group.
 
-    A parameter with a gradient on any rank gets zeros where it has none; one with none anywhere stays None, because a
-    zero gradient would still move AdamW.
+    A parameter with a gradient on any rank gets zeros where it has none. One without any gradient stays None, because
+    AdamW would move it on a zero gradient too.
     """
-    answers = [float(answer) for answer in (ballot.failed, ballot.stop, ballot.pause)]
+    flags = [float(flag) for flag in (ballot.failed, ballot.stop, ballot.pause)]
     present = [float(parameter.grad is not None) for parameter in parameters]
-    mine = torch.tensor([*answers, *present, *ballot.numbers], dtype=torch.float64)
+    mine = torch.tensor([*flags, *present, *ballot.numbers], dtype=torch.float64)
     ballots = [torch.empty_like(mine) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(ballots, mine, group=group)
 
     table = torch.stack(ballots)
-    yes = table[:, : len(answers) + len(present)].amax(dim=0).bool().tolist()
-    failed, stop, pause = yes[: len(answers)]
-    for parameter, somewhere in zip(parameters, yes[len(answers) :], strict=True):
+    any_rank = table[:, : len(flags) + len(present)].amax(dim=0).bool().tolist()
+    failed, stop, pause = any_rank[: len(flags)]
+    for parameter, on_any_rank in zip(parameters, any_rank[len(flags) :], strict=True):
         # After a failure no rank steps, and the rank that failed may have no memory left for zeros.
-        if somewhere and parameter.grad is None and not failed:
+        if on_any_rank and parameter.grad is None and not failed:
             parameter.grad = torch.zeros_like(parameter)
-    numbers = tuple(table[:, len(yes) :].flatten().tolist())
+    numbers = tuple(table[:, len(any_rank) :].flatten().tolist())
     return Ballot(failed=failed, stop=stop, pause=pause, numbers=numbers)
 
 
@@ -71,7 +71,7 @@ def reduce_gradients(
             flat = bucket[0].view(-1)
         else:
             flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        # A large gradient goes in slices of its own storage: nothing is copied.
+        # A large gradient is sent in slices of its own storage, without a copy.
         for piece in flat.split(max(1, bucket_bytes // flat.element_size())):
             distributed.all_reduce(piece, group=group)
         if average:
@@ -80,7 +80,7 @@ def reduce_gradients(
 
 
 def buckets(gradients: Iterable[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
-    """Neighbours of one kind and device together, up to `bucket_bytes`. A larger gradient is a bucket of its own."""
+    """Consecutive gradients of one dtype and device, up to `bucket_bytes` together. A larger one is a bucket alone."""
     bucket: list[Tensor] = []
     space_left = bucket_bytes
     for gradient in gradients:

@@ -31,7 +31,7 @@ class GradientAccumulatorConfig:
 
 
 class GradientAccumulator:
-    """Sums the gradients of micro-batches and hands over their mean.
+    """Sums the gradients of micro-batches and returns their mean.
 
     Half-precision leaves are summed, and come back, in float32. Your arrays are neither kept nor changed.
     """
@@ -47,7 +47,7 @@ class GradientAccumulator:
 
     @property
     def accumulated_grads(self) -> Tree | None:
-        """The sums so far, None when there are none. These are the accumulator's own arrays: only look."""
+        """The sums so far, None when there are none. These are the accumulator's own arrays: do not change them."""
         return None if self._window is None else self._window.structure.unflatten(self._window.leaves)
 
     @property
@@ -56,7 +56,7 @@ class GradientAccumulator:
         return self._current_step
 
     def accumulate(self, grads: Tree) -> None:
-        """Adds the gradients of one micro-batch. A tree that is refused leaves the window as it was."""
+        """Add the gradients of one micro-batch. A tree that is refused leaves the window as it was."""
         if grads is None:
             raise TypeError("grads is None: give a tree of arrays")
         if self._window is None:
@@ -73,9 +73,9 @@ class GradientAccumulator:
         return (step + 1 - self.step_base) % self.config.accumulation_steps == 0
 
     def get_gradients(self) -> Tree:
-        """Hands over the mean of the window (or its sum), which then belongs to the caller, and resets.
+        """Return the mean of the window (or its sum) and reset. The arrays then belong to the caller.
 
-        The mean is over the micro-batches there were, so a partial window is not shrunk.
+        The mean is over the micro-batches that came, so a partial window counts in full.
         """
         if self._window is None:
             raise RuntimeError("No gradients accumulated. Call accumulate() first.")
@@ -87,7 +87,7 @@ class GradientAccumulator:
         return window.structure.unflatten(window.leaves)
 
     def reset(self) -> None:
-        """Drops the window."""
+        """Drop the window."""
         self._window: Flat | None = None  # the first tree, with sums in place of its leaves
         self._current_step = 0
 
@@ -98,7 +98,7 @@ class GradientAccumulator:
         return {**self._settings(), "current_step": self._current_step, "accumulated_grads": grads}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues a saved window, or refuses the state and changes nothing."""
+        """Continue a saved window, or refuse the state and change nothing."""
         if not isinstance(state, Mapping) or set(state) != STATE_KEYS:
             raise ValueError(f"state must be a mapping with the keys {sorted(STATE_KEYS)}")
         for name, value in self._settings().items():
@@ -122,14 +122,14 @@ class GradientAccumulator:
         }
 
     def _open(self, grads: Tree) -> None:
-        """Starts a window with a copy of the first gradients: the caller may overwrite its own."""
+        """Start a window with a copy of the first gradients: the caller may overwrite its arrays."""
         flat = flatten(grads)
         _refuse_traced(flat)
         self._window = flat._replace(leaves=copy_leaves(flat))
 
 
 def _add(window: Flat, flat: Flat) -> None:
-    """Adds to an open window, after a look at every leaf: half a sum is worse than none."""
+    """Add to an open window. All leaves are checked first, so that a refused tree has added nothing."""
     _refuse_traced(flat)
     for place, (was, now) in enumerate(zip(window.kinds, flat.kinds, strict=True)):
         if was != now:

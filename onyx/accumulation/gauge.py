@@ -1,4 +1,4 @@
-"""How full a device is, as the device itself says."""
+"""How full the memory of a device is."""
 
 import functools
 import os
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gauge:
-    """A reading, in bytes."""
+    """One reading, in bytes."""
 
     own: int
     """Held by this process: live tensors on an accelerator, resident memory on the CPU."""
 
     used: int
-    """In use on the device, by whomever."""
+    """In use on the device, by all processes."""
 
     total: int
-    """What the device has."""
+    """Memory of the device."""
 
     @property
     def pressure(self) -> float:
@@ -42,20 +42,20 @@ def read_gauge(device: torch.device) -> Gauge:
 
 
 def own_bytes(device: torch.device) -> int:
-    """What this process holds on `device`. Cheap enough for every micro-batch."""
+    """Bytes that this process holds on `device`. Cheap enough for every micro-batch."""
     if device.type == "cpu":
         return int(_process(os.getpid()).memory_info().rss)
     return int(torch.accelerator.memory_allocated(device))
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most this process has held on `device`; on the CPU what it holds now, which is all the system tells."""
+    """The most this process has held on `device`; on the CPU what it holds now, since psutil reports no peak."""
     if device.type == "cpu":
         return own_bytes(device)
     return int(torch.accelerator.max_memory_allocated(device))
 
 
-# Opening a process costs as much as ten readings; the pid is an argument because a fork has another one.
+# Creating psutil.Process costs as much as ten readings. The pid is the key because a fork has another one.
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> "psutil.Process":
     import psutil

@@ -1,7 +1,7 @@
 """Numbers that may live on a device.
 
-Inside a window a number stays where it was computed, because reading it would make the host wait. At the boundary
-it becomes a Python number. On the CPU there is nothing to wait for, so there it is one from the start.
+Inside a window a number stays on its device, because reading it would make the host wait. At the end of the window it
+becomes a Python number. On the CPU reading costs nothing, so there it is a Python number from the start.
 """
 
 from typing import TypeAlias
@@ -12,7 +12,7 @@ Number: TypeAlias = float | Tensor
 
 
 def settle(value: Number) -> Number:
-    """A Python number where reading costs nothing, else the 0-dim tensor as it is, without its graph."""
+    """A Python number where reading costs nothing, else the 0-dim tensor, detached from its graph."""
     if not isinstance(value, Tensor):
         return float(value)
     value = value.detach()
@@ -20,5 +20,5 @@ def settle(value: Number) -> Number:
 
 
 def read(value: Number) -> float:
-    """A Python number, waiting for the device if need be: only at a boundary."""
+    """A Python number. May wait for the device: call it at the end of a window only."""
     return float(value)

@@ -54,7 +54,7 @@ class DynamicLossScaler:
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied by. Compiled JAX code needs it as an argument, or freezes it."""
+        """The factor of the loss. Pass it to compiled JAX code as an argument: a traced constant would never change."""
         return self._scale
 
     @property
@@ -63,13 +63,13 @@ class DynamicLossScaler:
         return self._steps_since_growth
 
     def scale_loss(self, loss: Any) -> Any:
-        """The loss times the scale: what is to be differentiated."""
+        """The loss times the scale: differentiate this."""
         if loss is None or not (isinstance(loss, Real) or is_gradient(loss)):
             raise TypeError(f"loss must be a number or a floating-point array, got {type(loss).__name__}")
         return loss * self._scale
 
     def unscale_gradients(self, grads: Tree) -> Tree:
-        """New gradients, divided by the scale; half precision in float32, or they would vanish again."""
+        """New gradients, divided by the scale. Half precision comes back in float32, where small values survive."""
         flat = flatten(grads)
         own = copy_leaves(flat)
         return flat.structure.unflatten(
@@ -81,7 +81,7 @@ class DynamicLossScaler:
         return not all_finite(flatten(grads))
 
     def update_scale(self, overflow_detected: bool) -> None:
-        """Backs off after an overflow; grows after `growth_interval` updates without one."""
+        """Lower the scale after an overflow; raise it after `growth_interval` updates without one."""
         config = self.config
         if flag("overflow_detected", overflow_detected):
             self._scale = max(self._scale * config.backoff_factor, float(config.min_scale))
@@ -93,11 +93,11 @@ class DynamicLossScaler:
             self._steps_since_growth = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers; JSON can hold them."""
+        """Two plain numbers."""
         return {"scale": self._scale, "steps_since_growth": self._steps_since_growth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over a saved state, or refuses it and changes nothing."""
+        """Load a saved state, or refuse it and change nothing."""
         keys = set(self.state_dict())
         if not isinstance(state, Mapping) or set(state) != keys:
             raise ValueError(f"state must be a mapping with the keys {sorted(keys)}, got {state!r}")
@@ -112,7 +112,7 @@ class DynamicLossScaler:
 
 
 class Scaling(Protocol):
-    """What a boundary needs of a loss scaler."""
+    """What the end of a window needs of a loss scaler."""
 
     def scale(self, loss: Tensor) -> Tensor: ...
 
@@ -123,7 +123,7 @@ class Scaling(Protocol):
     def update(self, finite: bool) -> None: ...
 
     def factor(self) -> float:
-        """The scale now. Reads it from the device."""
+        """The current scale, read from the device."""
         ...
 
 
@@ -134,13 +134,13 @@ class Unscaled:
         return loss
 
     def unscale(self, optimizer: Optimizer, gradients: Sequence[Tensor]) -> None:
-        """Nothing was scaled."""
+        """There is no scale to divide by."""
 
     def step(self, optimizer: Optimizer) -> None:
         optimizer.step()
 
     def update(self, finite: bool) -> None:
-        """There is no scale to move."""
+        """There is no scale to change."""
 
     def factor(self) -> float:
         return 1.0
@@ -193,7 +193,7 @@ class DynamicScaling:
 
 
 def scaling_for(scaler: Any) -> Scaling:
-    """The scaling that a user's scaler (or None) stands for."""
+    """The `Scaling` for a user's scaler, or for None."""
     if scaler is None:
         return Unscaled()
     if isinstance(scaler, DynamicLossScaler):

@@ -1,4 +1,4 @@
-"""Document 003's metrics: logged at effective steps, kept as rows, and sent to W&B where it is installed."""
+"""Document 003's metrics tracker: keeps one row per value and sends W&B one commit per effective step."""
 
 import importlib
 import logging
@@ -16,7 +16,7 @@ class LoggedMetric:
     """One logged value."""
 
     step: int
-    """How many values of this metric had been logged before: its micro-batch."""
+    """How many values of this metric were logged before this one: the number of its micro-batch."""
 
     effective_step: int
     """The update it belongs to."""
@@ -40,10 +40,9 @@ class MetricsTracker:
         self._wandb: Any = _find_wandb() if use_wandb else None
 
     def log_scalar(self, name: str, value: float, step: int | None = None, commit: bool = True) -> None:
-        """Log a value at an effective step: the one given, or the one that follows from how often it was logged.
+        """Log a value at effective step `step`; without one, `gradient_accumulation_steps` values make a step.
 
-        W&B gets one commit per effective step, when the step changes. `commit=False` says that more is to come even
-        then.
+        W&B gets one commit per effective step, when the step changes. With `commit=False` this call sends nothing.
         """
         logged = self._logged.get(name, 0)
         effective = logged // self.gradient_accumulation_steps if step is None else step
@@ -58,7 +57,7 @@ class MetricsTracker:
         self._pending_step = effective
 
     def flush(self) -> None:
-        """Send what the last effective step still holds back: call it when training ends."""
+        """Send the values of the last effective step. Call it when training ends."""
         pending, step = self._pending, self._pending_step
         self._pending, self._pending_step = {}, None
         if self._wandb is None or not pending:
@@ -75,7 +74,7 @@ class MetricsTracker:
 
 
 def _find_wandb() -> Any:
-    """W&B where it is installed; None otherwise, for metrics must never stop a training."""
+    """The wandb module, or None where it is not installed: missing metrics must not stop training."""
     try:
         return importlib.import_module("wandb")
     except ImportError:

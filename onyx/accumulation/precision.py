@@ -1,8 +1,8 @@
-"""Precisions: which autocast to run forward under, and whether the loss must be scaled.
+"""Precisions: which autocast forward runs under, and whether the loss must be scaled.
 
-Trainable weights, gradients and optimizer state are float32 always. On the CPU float16 is far slower than float32 and
-bfloat16 can kill the process (an instruction that the CPU advertises and does not have), so there mixed precision
-means float32 unless bfloat16 was asked for and a child process has survived it.
+Trainable weights, gradients and optimizer state are always float32. On the CPU float16 is far slower than float32, and
+bfloat16 can kill the process (an instruction that the CPU advertises and does not have). So on the CPU mixed precision
+means float32, unless the user chose bfloat16 and a child process has run it without dying.
 """
 
 import functools
@@ -16,11 +16,11 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_TRY_BF16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); b = (a @ a).float(); assert b[0, 0] == 64"
+_BF16_PROBE = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); b = (a @ a).float(); assert b[0, 0] == 64"
 
 
 class Precision(StrEnum):
-    """What forward computes in."""
+    """The dtype that forward computes in."""
 
     FLOAT32 = "float32"
     BF16 = "bf16"
@@ -32,7 +32,7 @@ class Precision(StrEnum):
 
 
 def resolve(dtype: torch.dtype, device: torch.device) -> Precision:
-    """The precision that mixed training in `dtype` comes to on `device`."""
+    """The precision to use on `device` for mixed training in `dtype`."""
     if dtype == torch.float32:
         return Precision.FLOAT32
     if dtype not in (torch.float16, torch.bfloat16):
@@ -57,14 +57,14 @@ def autocast(
 
 
 def grad_scaler(precision: Precision, device: torch.device, init_scale: float = 2.0**16) -> torch.amp.GradScaler:
-    """A scaler for `precision`: enabled for float16 only, disabled (and harmless) otherwise."""
+    """A scaler for `precision`: enabled for float16 only; disabled it does nothing."""
     return torch.amp.GradScaler(device.type, init_scale=init_scale, enabled=precision is Precision.FP16)
 
 
 @functools.cache
 def cpu_survives_bf16() -> bool:
-    """Whether a child process lives through a bfloat16 matrix product on this CPU."""
-    child = subprocess.run([sys.executable, "-c", _TRY_BF16], capture_output=True, check=False, timeout=120)  # noqa: S603
+    """Whether a child process runs a bfloat16 matrix product on this CPU without dying."""
+    child = subprocess.run([sys.executable, "-c", _BF16_PROBE], capture_output=True, check=False, timeout=120)  # noqa: S603
     if child.returncode != 0:
         logger.warning("bfloat16 does not run on this CPU (exit status %s): using float32", child.returncode)
     return child.returncode == 0

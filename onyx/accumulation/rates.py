@@ -1,4 +1,4 @@
-"""The document's small sums: batch sizes, accumulation steps and learning rates."""
+"""Document 002's formulas for batch sizes, accumulation steps and learning rates."""
 
 import math
 from collections.abc import Callable
@@ -17,20 +17,20 @@ _RULES: dict[str, Callable[[float, int], float]] = {
 
 
 def calculate_effective_batch_size(actual: int, steps: int) -> int:
-    """Samples of a window of `steps` micro-batches of `actual`."""
+    """Samples of a window of `steps` micro-batches with `actual` samples each."""
     return check.whole("actual batch size", actual) * check.whole("accumulation steps", steps)
 
 
 def calculate_accumulation_steps(target: int, actual: int) -> int:
-    """Micro-batches of `actual` that it takes to reach `target`."""
+    """How many micro-batches of `actual` samples reach `target`, rounded up."""
     return -(-check.whole("target batch size", target) // check.whole("actual batch size", actual))
 
 
 def adjust_learning_rate(base_lr: float, steps: int, *, rule: Rule = "inverse") -> float:
     """The learning rate for windows of `steps` micro-batches.
 
-    "inverse" is the document's formula. With the averaged gradient that Onyx computes it slows training N-fold;
-    "linear" (SGD) and "sqrt" (Adam) are what the literature scales by, "none" keeps the rate.
+    "inverse" is the document's formula; on top of the averaged gradient that Onyx computes it slows training N-fold.
+    "linear" (SGD) and "sqrt" (Adam) are the usual rules of the literature; "none" keeps the rate.
     """
     check.positive("base_lr", base_lr)
     check.whole("accumulation steps", steps)

@@ -1,4 +1,4 @@
-"""How long a window is: a pure function of the update's number, or what the gradient noise says."""
+"""How many micro-batches a window takes, as a function of the number of the update."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ WARMUPS = ("linear", "cosine", "step")
 
 
 class Schedule(Protocol):
-    """Says, when a window opens, how many micro-batches it takes."""
+    """Chooses the length of a window when it opens."""
 
     def length(self, update: int) -> int:
-        """The length of the window of `update`, counted from 0 without the skipped ones."""
+        """The length of the window for update number `update`, from 0. Skipped updates do not count."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """N micro-batches, always."""
+    """Always N micro-batches."""
 
     steps: int
 
@@ -39,16 +39,16 @@ class Warmup:
     def length(self, update: int) -> int:
         if update >= self.updates:
             return self.steps
-        t = update / self.updates
+        done = update / self.updates
         if self.shape == "step":
             return Progressive(doubling(self.steps), self.updates).length(update)
-        grown = t if self.shape == "linear" else (1 - math.cos(math.pi * t)) / 2
+        grown = done if self.shape == "linear" else (1 - math.cos(math.pi * done)) / 2
         return round(1 + (self.steps - 1) * grown)
 
 
 @dataclass(frozen=True)
 class Progressive:
-    """Stage after stage. Each lasts one update, or all share `updates` updates in equal parts."""
+    """One length after another. Each lasts one update, or an equal part of `updates` updates."""
 
     stages: Sequence[int]
     updates: int | None = None
@@ -59,12 +59,12 @@ class Progressive:
 
 
 def doubling(steps: int) -> list[int]:
-    """1, 2, 4 … and N at last."""
+    """1, 2, 4 … up to N, which is the last."""
     return [2**power for power in range(steps.bit_length()) if 2**power < steps] + [steps]
 
 
 def warmup(steps: int, updates: int, shape: str | None) -> Schedule:
-    """Constant N, or the warm-up to it that `shape` names."""
+    """N always, or a warm-up from 1 to N of the given shape."""
     check.whole("accumulation_steps", steps)
     check.whole("warmup_steps", updates, at_least=0)
     if shape is None or updates == 0:

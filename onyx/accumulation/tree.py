@@ -1,6 +1,6 @@
-"""Gradient trees: how they are walked, and what is done to a leaf, whichever library it comes from.
+"""Gradient trees: how to walk one, and how to copy, add and divide a leaf of torch, NumPy or JAX.
 
-JAX is looked up among the loaded modules, never imported: whoever holds a JAX array has loaded it already.
+JAX is looked up among the loaded modules and never imported: a caller that has a JAX array has imported JAX already.
 """
 
 import sys
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch.utils import _pytree  # torch's own walk; it has no public name yet
+from torch.utils import _pytree  # no public name yet
 
-# A tree is what the walks below can walk, a leaf an array of one of three libraries or None: no type says so.
+# A tree is whatever `flatten` accepts, a leaf an array of one of three libraries or None: no static type says this.
 Tree: TypeAlias = Any
 Leaf: TypeAlias = Any
 NumpyArray: TypeAlias = np.ndarray[Any, Any]
 
 HALF_ITEMSIZE = 2  # bytes; a leaf of at most this is summed in float32
-NAMES_IN_MESSAGE = 5  # a model has thousands of leaves; a message that lists them all is not read
+NAMES_IN_MESSAGE = 5  # a model has thousands of leaves: a message lists the first few
 
 
 class Structure(Protocol):
-    """A tree without its leaves. Torch's TreeSpec and JAX's PyTreeDef are both one."""
+    """A tree without its leaves: torch's TreeSpec or JAX's PyTreeDef."""
 
     @property
     def num_leaves(self) -> int: ...
@@ -30,19 +30,19 @@ class Structure(Protocol):
 
 
 class Library(Protocol):
-    """What is needed of a library of arrays."""
+    """The operations on leaves that each array library provides."""
 
     @property
     def name(self) -> str: ...
 
     def owns(self, leaf: Leaf) -> bool:
-        """Whether the leaf is one of its arrays."""
+        """Whether the leaf is an array of this library."""
 
     def sum_dtype(self, leaf: Leaf) -> Any:
-        """The dtype such a leaf is summed in, float32 for half precision; None if it cannot be a gradient."""
+        """The dtype that this leaf is summed in: float32 for half precision, None if it cannot be a gradient."""
 
     def copy(self, leaf: Leaf) -> Leaf:
-        """A new array in the dtype of the sum, without history."""
+        """A new array in the dtype of the sum, without autograd history."""
 
     def add(self, total: Leaf, leaf: Leaf) -> Leaf:
         """`total + leaf`, written into `total` where the library can."""
@@ -51,14 +51,14 @@ class Library(Protocol):
         """`total / by`, written into `total` where the library can."""
 
     def all_finite(self, leaves: Sequence[Leaf]) -> bool:
-        """No NaN and no Inf in any of them. The host waits for the device once."""
+        """Whether none of them holds a NaN or an Inf. The host waits for the device once."""
 
 
 class TorchLibrary:
     """Torch tensors."""
 
     name = "torch"
-    sum_dtypes = {  # noqa: RUF012 - nobody changes it
+    sum_dtypes = {  # noqa: RUF012 - never changed
         torch.float16: torch.float32,
         torch.bfloat16: torch.float32,
         torch.float32: torch.float32,
@@ -87,13 +87,13 @@ class TorchLibrary:
         for leaf in leaves:
             real = _as_real(leaf.detach())
             if real.numel():
-                # NaN comes through min and max. On a CPU ten times as fast as isfinite, and without its mask.
+                # NaN passes through min and max. On a CPU this is ten times as fast as isfinite, and needs no mask.
                 extremes.setdefault((real.device, real.dtype), []).extend(torch.aminmax(real))
         if not extremes:
             return True
-        home = next(iter(extremes))[0]
-        verdicts = [torch.stack(values).isfinite().all().to(home) for values in extremes.values()]
-        return bool(torch.stack(verdicts).all())
+        device = next(iter(extremes))[0]
+        finite = [torch.stack(values).isfinite().all().to(device) for values in extremes.values()]
+        return bool(torch.stack(finite).all())
 
 
 class NumpyLibrary:
@@ -105,7 +105,7 @@ class NumpyLibrary:
         return isinstance(leaf, np.ndarray)
 
     def sum_dtype(self, leaf: NumpyArray) -> np.dtype[Any] | None:
-        # NumPy has no bfloat16 of its own, and the one that comes with JAX counts as "void".
+        # NumPy has no bfloat16. The one that JAX installs has kind "V" (void).
         if leaf.dtype.kind not in "fc" and leaf.dtype.name != "bfloat16":
             return None
         return np.dtype(np.float32) if leaf.dtype.itemsize <= HALF_ITEMSIZE else leaf.dtype
@@ -114,7 +114,7 @@ class NumpyLibrary:
         return np.array(leaf, dtype=self.sum_dtype(leaf), copy=True)
 
     def add(self, total: NumpyArray, leaf: NumpyArray) -> NumpyArray:
-        with np.errstate(over="ignore", invalid="ignore"):  # check_overflow reports it, as for the other libraries
+        with np.errstate(over="ignore", invalid="ignore"):  # check_overflow reports it for all libraries
             np.add(total, leaf, out=total)
         return total
 
@@ -128,7 +128,7 @@ class NumpyLibrary:
 
 
 class JaxLibrary:
-    """JAX arrays, those that JAX is only tracing included."""
+    """JAX arrays, traced ones included."""
 
     name = "JAX"
 
@@ -143,7 +143,7 @@ class JaxLibrary:
         return np.dtype(np.float32) if leaf.dtype.itemsize <= HALF_ITEMSIZE else leaf.dtype
 
     def copy(self, leaf: Leaf) -> Leaf:
-        # JAX arrays never change, but a caller may donate this one to a compiled function: it is deleted.
+        # JAX arrays are immutable, but a compiled function may delete this one if the caller donates it.
         return _jax().numpy.array(leaf, dtype=self.sum_dtype(leaf), copy=True)
 
     def add(self, total: Leaf, leaf: Leaf) -> Leaf:
@@ -154,12 +154,12 @@ class JaxLibrary:
 
     def all_finite(self, leaves: Sequence[Leaf]) -> bool:
         jax = _jax()
-        # All of them are on their way before the first is awaited, and they may live on different devices.
+        # All checks are dispatched before the first is awaited; the leaves may be on different devices.
         return all(map(bool, jax.device_get([jax.numpy.isfinite(leaf).all() for leaf in leaves])))
 
 
-class Nothing:
-    """A parameter without a gradient: None, which stays None."""
+class NoneLibrary:
+    """None: a parameter without a gradient. It stays None."""
 
     name = "None"
 
@@ -182,13 +182,13 @@ class Nothing:
         return True
 
 
-LIBRARIES: tuple[Library, ...] = (TorchLibrary(), NumpyLibrary(), JaxLibrary(), Nothing())
-# Asked for every leaf of every micro-batch: the usual types need no search.
+LIBRARIES: tuple[Library, ...] = (TorchLibrary(), NumpyLibrary(), JaxLibrary(), NoneLibrary())
+# A shortcut for the usual types, because every leaf of every micro-batch is looked up.
 LIBRARY_OF_TYPE: dict[type, Library] = {torch.Tensor: LIBRARIES[0], np.ndarray: LIBRARIES[1]}
 
 
 class Kind(NamedTuple):
-    """What two leaves must share to be summed."""
+    """What two leaves must have in common to be added."""
 
     library: Library
     sum_dtype: Any
@@ -196,14 +196,14 @@ class Kind(NamedTuple):
     device: torch.device | None
 
     def __str__(self) -> str:
-        if self.library.name == Nothing.name:
-            return Nothing.name
-        place = f" on {self.device}" if self.device else ""
-        return f"{self.library.name} {self.sum_dtype} of shape {tuple(self.shape)}{place}"
+        if self.library.name == NoneLibrary.name:
+            return NoneLibrary.name
+        on_device = f" on {self.device}" if self.device else ""
+        return f"{self.library.name} {self.sum_dtype} of shape {tuple(self.shape)}{on_device}"
 
 
 class Flat(NamedTuple):
-    """A tree taken apart: its leaves in order, the kind of each, and how to put them together again."""
+    """A flattened tree: its leaves in order, the kind of each, and the structure to unflatten them."""
 
     leaves: list[Leaf]
     kinds: list[Kind]
@@ -211,7 +211,7 @@ class Flat(NamedTuple):
 
 
 def kind_of(leaf: Leaf) -> Kind:
-    """The kind of a leaf that can be a gradient. Any other leaf is a TypeError that says what is allowed."""
+    """The kind of a leaf. A leaf that cannot be a gradient is a TypeError that says what is allowed."""
     library = LIBRARY_OF_TYPE.get(type(leaf)) or next((one for one in LIBRARIES if one.owns(leaf)), None)
     if library is None:
         raise TypeError(f"is of type {type(leaf).__name__}: give a torch tensor, a NumPy array, a JAX array or None")
@@ -233,39 +233,39 @@ def is_gradient(leaf: Leaf) -> bool:
 
 
 def flatten(tree: Tree) -> Flat:
-    """Takes a tree apart. A leaf that cannot be a gradient is a TypeError that names its place."""
+    """Flatten a tree. A leaf that cannot be a gradient is a TypeError that names its place."""
     leaves, structure = _walk(tree)
     kinds: list[Kind] = []
     try:
         for leaf in leaves:
-            kinds.append(kind_of(leaf))  # noqa: PERF401 - their number is the place of the leaf that fails
+            kinds.append(kind_of(leaf))  # noqa: PERF401 - their number says which leaf failed
     except TypeError as error:
         raise TypeError(f"the leaf at {leaf_names(tree)[len(kinds)]} {error}") from None
     return Flat(leaves, kinds, structure)
 
 
 def flatten_like(structure: Structure, tree: Tree) -> Flat:
-    """Takes a tree apart in the order of `structure`. A tree of another structure is a ValueError.
+    """Flatten a tree in the order of `structure`. A tree of another structure is a ValueError.
 
     Dicts with the same keys in another order have the same structure.
     """
     try:
         leaves = structure.flatten_up_to(tree)
-        # Where the structure has a leaf, flatten_up_to takes what it finds there: a whole branch is no kind of leaf.
+        # flatten_up_to accepts a whole branch where the structure has a leaf; kind_of refuses it.
         return Flat(leaves, list(map(kind_of, leaves)), structure)
     except (TypeError, ValueError):
-        flatten(tree)  # a leaf that cannot be a gradient is the better complaint
+        flatten(tree)  # a leaf that cannot be a gradient is the more useful error
         difference = _difference(structure, tree)
         raise ValueError(f"the tree has another structure than the first of this window: {difference}") from None
 
 
 def copy_leaves(flat: Flat) -> list[Leaf]:
-    """Arrays of our own, half precision widened to float32."""
+    """New arrays, half precision widened to float32."""
     return [kind.library.copy(leaf) for leaf, kind in zip(flat.leaves, flat.kinds, strict=True)]
 
 
 def all_finite(flat: Flat) -> bool:
-    """No NaN and no Inf in any leaf; each library is asked once."""
+    """Whether no leaf holds a NaN or an Inf. One call per library."""
     by_library: dict[Library, list[Leaf]] = {}
     for leaf, kind in zip(flat.leaves, flat.kinds, strict=True):
         by_library.setdefault(kind.library, []).append(leaf)
@@ -273,14 +273,14 @@ def all_finite(flat: Flat) -> bool:
 
 
 def leaf_names(tree: Tree) -> list[str]:
-    """Where each leaf sits, written as one would index it."""
+    """The place of each leaf, written as an index expression."""
     structure = _walk(tree)[1]
     walk: Any = _pytree if isinstance(structure, _pytree.TreeSpec) else _jax().tree_util
     return [walk.keystr(path) or "the root" for path, _ in walk.tree_flatten_with_path(tree)[0]]
 
 
 def is_traced(leaf: Leaf) -> bool:
-    """Whether JAX is only tracing this leaf, so that there is no value to keep."""
+    """Whether JAX is tracing this leaf, so that it has no value yet."""
     jax = _jax()
     return jax is not None and isinstance(leaf, jax.core.Tracer)
 
@@ -291,7 +291,7 @@ def _jax() -> Any:
 
 def _walk(tree: Tree) -> tuple[list[Leaf], Structure]:
     leaves, structure = _pytree.tree_flatten(tree)
-    # Torch takes what it does not know for a leaf: a JAX array, but an nnx.State too, which JAX can open.
+    # Torch takes any unknown type for a leaf: a JAX array, but also an nnx.State, which JAX can flatten.
     if _jax() is not None and not all(map(_torch_knows, leaves)):
         leaves, structure = _jax().tree_util.tree_flatten(tree)
     return leaves, structure
@@ -302,7 +302,7 @@ def _torch_knows(leaf: Leaf) -> bool:
 
 
 def _difference(structure: Structure, tree: Tree) -> str:
-    """Which leaves two structures do not share, for a message."""
+    """The leaves in which two structures differ, for an error message."""
     first = leaf_names(structure.unflatten([np.zeros(0)] * structure.num_leaves))
     now = leaf_names(tree)
     missing = [name for name in first if name not in set(now)]

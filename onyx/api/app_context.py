@@ -115,7 +115,7 @@ class ContextProvider:
         found = None
         for context in self._contexts.values():
             context.leaving.set()
-            found = context.home.leave() or found
+            found = context.home.stop_runner() or found
         return found
 
     async def _keep_runner(self) -> None:

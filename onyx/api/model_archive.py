@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from onyx.training.models.directory import ADAPTER_CONFIG
+from onyx.training.contract.model_names import ADAPTER_CONFIG
 
 CHUNK = 1 << 20
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)

@@ -1,4 +1,4 @@
-"""All commands under one name, and the one place where what went wrong becomes an exit status."""
+"""Registers all commands under `onyx`, and turns their errors into exit statuses."""
 
 import sys
 from collections.abc import Sequence
@@ -8,8 +8,7 @@ import typer
 
 from onyx import __version__
 from onyx.cli.commands import db, doctor, download, jobs, keys, models, plan, serve, submit, watch
-from onyx.cli.commands import serve as runner
-from onyx.cli.output import CommandFailure, complain, say
+from onyx.cli.output import CommandError, print_line, print_stderr
 
 app = typer.Typer(
     name="onyx",
@@ -22,35 +21,35 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def onyx(
-    version: Annotated[bool, typer.Option("--version", help="Say which version this is.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Self-hosted fine-tuning: it fits, it is exact, it is not lost."""
     if version:
-        say(f"onyx {__version__}")
+        print_line(f"onyx {__version__}")
         raise typer.Exit
 
 
 app.command("serve")(serve.serve)
-app.command("runner")(runner.run)
+app.command("runner")(serve.run_runner)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 jobs.app.command("submit")(submit.submit)
 jobs.app.command("watch")(watch.watch)
 jobs.app.command("download")(download.download)
-for part, name in ((jobs.app, "jobs"), (models.app, "models"), (keys.app, "keys"), (db.app, "db")):
-    app.add_typer(part, name=name)
+for group, name in ((jobs.app, "jobs"), (models.app, "models"), (keys.app, "keys"), (db.app, "db")):
+    app.add_typer(group, name=name)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command. Exit status 1 when it failed, 2 when it was asked for wrongly."""
+    """Run one command. The exit status is 1 when it fails and 2 when its arguments or settings are wrong."""
     try:
         app(list(arguments) if arguments is not None else None)
-    except CommandFailure as failure:
-        complain(str(failure))
+    except CommandError as failure:
+        print_stderr(str(failure))
         sys.exit(failure.status)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has read enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         sys.stderr.close()
         sys.exit(1)
     sys.exit(0)

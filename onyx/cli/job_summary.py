@@ -1,17 +1,19 @@
-"""How a job stands, in words: what its training answer has, and nothing where it has nothing."""
+"""A job's state as text for the terminal, from the API's answer. Fields that are still empty are left out."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from onyx.cli.output import duration, gigabytes, number
 
-OVER = frozenset({"succeeded", "failed", "cancelled"})
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+"""The statuses in which a job has ended."""
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def percent(job: dict[str, Any]) -> float | None:
-    """How far it is, from 0 to 100."""
+    """The job's progress from 0 to 100; None before the first report."""
     progress = job.get("progress") or {}
     if job["status"] == "succeeded":
         return 100.0
@@ -22,8 +24,8 @@ def percent(job: dict[str, Any]) -> float | None:
     return None
 
 
-def standing(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and value of what is worth saying."""
+def summary_rows(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The rows of `onyx jobs show`: name and value."""
     yield "job", job["training_id"]
     yield "status", job["status"]
     plan = job["plan"]
@@ -32,7 +34,7 @@ def standing(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "window", f"{job['effective_batch_size']} samples in {job['accumulation_steps']} micro-batches"
         yield "devices", ", ".join(f"{each['label']} × {each['micro_batch']}" for each in plan["devices"])
     if job["progress"]:
-        yield "progress", figures(job)
+        yield "progress", progress_line(job)
     if job["best_loss"] is not None:
         yield "best loss", number(job["best_loss"])
     if job["training_time"] is not None:
@@ -41,12 +43,12 @@ def standing(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "error", job["error"]
 
 
-def figures(job: dict[str, Any]) -> str:
-    """One line: how far, how well, how fast, how long, how full."""
-    return "  ".join(_figures(job))
+def progress_line(job: dict[str, Any]) -> str:
+    """One line: percent, update, loss, tokens/s, memory against plan, time left."""
+    return "  ".join(_progress_parts(job))
 
 
-def _figures(job: dict[str, Any]) -> Iterator[str]:
+def _progress_parts(job: dict[str, Any]) -> Iterator[str]:
     progress = job.get("progress") or {}
     done = percent(job)
     if done is not None:
@@ -61,12 +63,12 @@ def _figures(job: dict[str, Any]) -> Iterator[str]:
     if progress.get("memory_bytes") is not None:
         planned = progress.get("planned_bytes")
         yield gigabytes(progress["memory_bytes"]) + (f" of {gigabytes(planned)} planned" if planned else "")
-    if progress.get("seconds_left") is not None and job["status"] not in OVER:
+    if progress.get("seconds_left") is not None and job["status"] not in TERMINAL:
         yield f"{duration(progress['seconds_left'])} left"
 
 
 def sparkline(values: list[float], width: int = 24) -> str:
-    """The last values as a row of bars."""
+    """The last `width` values as a row of bars."""
     shown = values[-width:]
     if not shown:
         return ""

@@ -1,10 +1,10 @@
-"""What the operator's commands share: the settings of this host's service, and its store."""
+"""For commands that the operator runs on the service's host: its settings, its logging and its job store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from onyx.cli.output import USAGE, CommandFailure
+from onyx.cli.output import USAGE, CommandError
 
 if TYPE_CHECKING:
     from onyx.jobs.store.store import Store
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def read_settings() -> "Settings":
-    """From `ONYX_…` in the environment; a CommandFailure that names the variable that is wrong."""
+    """Settings from `ONYX_…` in the environment. A CommandError names every variable that is wrong."""
     from pydantic import ValidationError
 
     from onyx.settings import Settings
@@ -23,33 +23,41 @@ def read_settings() -> "Settings":
         return Settings()
     except ValidationError as error:
         problems = [f"ONYX_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}" for each in error.errors()]
-        raise CommandFailure("; ".join(problems), USAGE) from None
+        raise CommandError("; ".join(problems), USAGE) from None
 
 
 def start_logging(settings: "Settings") -> None:
-    """Log lines of a process that serves or trains, to standard error."""
+    """Write log lines to standard error, for commands that serve or train in the foreground."""
     from onyx import logs
 
     logs.configure(settings)
 
 
-def with_store(settings: "Settings", story: "Callable[[Store], Awaitable[T]]") -> T:
-    """Do something with the store, whose tables are made when they are not there."""
+def with_store(settings: "Settings", action: "Callable[[Store], Awaitable[T]]") -> T:
+    """Open the job store, creating its tables if needed, and run `action` with it."""
     from onyx.jobs.errors import BadValueError, StoreError
     from onyx.jobs.home import Home
 
     async def run() -> T:
         home = await Home.open(settings)
         try:
-            return await story(home.store)
+            return await action(home.store)
         finally:
             await home.close()
 
     try:
         return asyncio.run(run())
     except BadValueError as error:
-        raise CommandFailure(str(error), USAGE) from None
+        raise CommandError(str(error), USAGE) from None
     except StoreError as error:
-        raise CommandFailure(f"the job store cannot be used: {error}") from None
+        raise unusable_store(error) from None
     except OSError as error:
-        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise unusable_home(settings, error) from None
+
+
+def unusable_home(settings: "Settings", error: OSError) -> CommandError:
+    return CommandError(f"cannot use {settings.home}: {error.strerror}; choose another directory with ONYX_HOME")
+
+
+def unusable_store(error: Exception) -> CommandError:
+    return CommandError(f"cannot use the job store: {error}")

@@ -1,4 +1,4 @@
-"""What commands write: tables and colours for a terminal, plain lines for a pipe, JSON where it is asked for."""
+"""Output of commands: tables and colours in a terminal, plain lines in a pipe, JSON with --json; and their errors."""
 
 import json
 import sys
@@ -10,54 +10,54 @@ import typer
 GIB = 2**30
 
 
-def say(text: str) -> None:
-    """A line on stdout."""
+def print_line(text: str) -> None:
+    """One line to stdout."""
     typer.echo(text)
 
 
-def complain(text: str) -> None:
-    """A line on stderr."""
+def print_stderr(text: str) -> None:
+    """One line to stderr."""
     typer.echo(f"onyx: {text}", err=True)
 
 
-def emit(value: Any) -> None:
-    """JSON on stdout, indented for a reader."""
+def print_json(value: Any) -> None:
+    """JSON to stdout, indented in a terminal."""
     typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings; in a pipe as columns of plain text."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under headings; plain text columns in a pipe."""
     if sys.stdout.isatty():
-        _rich_table(columns, rows)
+        _print_rich_table(columns, rows)
         return
-    widths = [max(len(row[place]) for row in (columns, *rows)) for place in range(len(columns))]
+    widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
     for row in (columns, *rows):
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    rich_table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        drawn.add_row(*map(escape, row))
-    Console().print(drawn)
+        rich_table.add_row(*map(escape, row))
+    Console().print(rich_table)
 
 
 def gigabytes(size: float | None) -> str:
-    """Bytes, for people."""
+    """Bytes as `1.50 GiB`, or a dash for None."""
     return "–" if size is None else f"{size / GIB:.2f} GiB"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A measured value, or a dash where there is none."""
+    """A number with `digits` significant digits, or a dash for None."""
     return "–" if value is None else f"{value:.{digits}g}"
 
 
 def duration(seconds: float | None) -> str:
-    """Time, for people."""
+    """Seconds as `1:02:03` or `2:03`, or a dash for None."""
     if seconds is None:
         return "–"
     whole = round(seconds)
@@ -67,28 +67,27 @@ def duration(seconds: float | None) -> str:
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-Url = Annotated[str, typer.Option("--url", envvar="ONYX_URL", help="Where the service is.")]
+Url = Annotated[str, typer.Option("--url", envvar="ONYX_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option("--key", envvar="ONYX_API_KEY", help="The API key.", show_envvar=True, show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON, and nothing else, to stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Write only JSON to stdout.")]
 JobId = Annotated[str, typer.Argument(help="The job's id.")]
 
-
 USAGE = 2
-"""The exit status of a command that was asked for wrongly."""
+"""The exit status of a command with wrong arguments or settings."""
 
 
-class CommandFailure(Exception):  # noqa: N818 (not an error of this program)
-    """A sentence for the user, and an exit status."""
+class CommandError(Exception):
+    """Ends a command: one line for the user on stderr, and an exit status."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
 
 
-class ServiceFailure(CommandFailure):
-    """The service answered, and the answer is no."""
+class ServiceError(CommandError):
+    """The service answered with an error status."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -96,5 +95,5 @@ class ServiceFailure(CommandFailure):
         """The HTTP status."""
 
 
-class AwayFailure(CommandFailure):
-    """Nobody answers."""
+class UnreachableError(CommandError):
+    """No service answers at the address."""

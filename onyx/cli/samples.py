@@ -1,4 +1,4 @@
-"""A file of samples on its way to a service: inside of the request when it is small, uploaded when it is not."""
+"""A local file of samples as a dataset_config: small files as rows in the request, larger ones as an upload."""
 
 import csv
 import json
@@ -7,35 +7,36 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onyx.cli.client import Service
-from onyx.cli.output import USAGE, CommandFailure
+from onyx.cli.client import ServiceClient
+from onyx.cli.output import USAGE, CommandError
 
 INLINE_BYTES = 1 << 20
 """Larger files are uploaded."""
 
-LINES = (".jsonl", ".ndjson", ".json")
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _JSON_COLUMNS = ("messages", "tools", "functions")
+"""CSV columns whose cells hold JSON."""
 
 
-def dataset_of(path: Path, service: Service) -> dict[str, Any]:
-    """The part of a dataset_config that names these samples."""
+def dataset_config(path: Path, service: ServiceClient) -> dict[str, Any]:
+    """The fields of a dataset_config that name these samples: `rows`, or the `file_id` of an upload."""
     reader = _reader(path)
     try:
         if path.stat().st_size <= INLINE_BYTES:
             return {"rows": list(_rows(path, reader))}
         return {"file_id": _upload(path, reader, service)}
     except OSError as error:
-        raise CommandFailure(f"{path} cannot be read: {error.strerror}", USAGE) from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}", USAGE) from None
 
 
-def _upload(path: Path, reader: "Reader", service: Service) -> str:
-    if path.suffix.lower() in LINES:
+def _upload(path: Path, reader: "Reader", service: ServiceClient) -> str:
+    if path.suffix.lower() in JSONL_SUFFIXES:
         return service.upload(path, path.name)
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as lines:
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as jsonl:
         for row in _rows(path, reader):
-            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-        lines.flush()
-        return service.upload(Path(lines.name), f"{path.stem}.jsonl")
+            jsonl.write(json.dumps(row, ensure_ascii=False) + "\n")
+        jsonl.flush()
+        return service.upload(Path(jsonl.name), f"{path.stem}.jsonl")
 
 
 Reader = Callable[[Path], Iterator[tuple[int, Any]]]
@@ -44,19 +45,19 @@ Reader = Callable[[Path], Iterator[tuple[int, Any]]]
 def _reader(path: Path) -> Reader:
     from onyx.training.data.text_lines import jsonl_rows, text_rows
 
-    kind = path.suffix.lower()
-    readers: Mapping[str, Reader] = {".txt": text_rows, ".csv": csv_rows} | dict.fromkeys(LINES, jsonl_rows)
-    if kind not in readers:
-        raise CommandFailure(
-            f"{path.name} is of no kind that can be sent: give .jsonl, .txt or .csv, or have the operator put it "
+    suffix = path.suffix.lower()
+    readers: Mapping[str, Reader] = {".txt": text_rows, ".csv": csv_rows} | dict.fromkeys(JSONL_SUFFIXES, jsonl_rows)
+    if suffix not in readers:
+        raise CommandError(
+            f"{path.name} has an unsupported type: use .jsonl, .txt or .csv, or ask the operator to put the file "
             "into the data root and name it with --data-path",
             USAGE,
         )
-    return readers[kind]
+    return readers[suffix]
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Rows under a header; every cell is text, and cells of chats hold JSON."""
+    """Rows below a header line. Every cell is text; cells of chat columns hold JSON."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         for number, row in enumerate(csv.DictReader(file), 1):
             yield number, {name: _cell(name, value) for name, value in row.items() if name is not None}
@@ -68,7 +69,7 @@ def _cell(name: str, value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        return value  # the service says what is wrong with it
+        return value  # the service reports what is wrong with it
 
 
 def _rows(path: Path, reader: Reader) -> Iterator[dict[str, Any]]:
@@ -78,9 +79,9 @@ def _rows(path: Path, reader: Reader) -> Iterator[dict[str, Any]]:
     try:
         for number, row in reader(path):
             if isinstance(row, Finding):
-                raise CommandFailure(f"{path.name}, line {number}: {row.message}", USAGE)
+                raise CommandError(f"{path.name}, line {number}: {row.message}", USAGE)
             if not isinstance(row, dict):
-                raise CommandFailure(f"{path.name}, line {number}: a sample is an object in braces", USAGE)
+                raise CommandError(f"{path.name}, line {number}: a sample must be a JSON object", USAGE)
             yield row
     except (DataError, UnicodeDecodeError) as error:
-        raise CommandFailure(f"{path.name}: {error}", USAGE) from None
+        raise CommandError(f"{path.name}: {error}", USAGE) from None

@@ -1,6 +1,7 @@
-"""What a model answers: a process of its own, since the service and the demo import no torch.
+"""Asks a model, in a process of its own, because the service and the demo import no torch.
 
-`python -m onyx.demo.answers HOME MODEL TOKENS QUESTION…` writes a JSON list. MODEL is a name, or a job's directory.
+`python -m onyx.demo.answers HOME MODEL TOKENS QUESTION…` writes a JSON list of answers. MODEL is a model's name or the
+directory of a job's model.
 """
 
 import json
@@ -16,7 +17,7 @@ def main() -> None:
 
 
 def load(home: Path, name: str) -> tuple[Any, Any]:
-    """Model and tokenizer, loaded as anybody would; a base that an adapter names may be had without a hub."""
+    """Model and tokenizer, loaded with transformers and peft alone. The base of an adapter may need no hub."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,7 +35,7 @@ def load(home: Path, name: str) -> tuple[Any, Any]:
 
 
 def ask(loaded: tuple[Any, Any], longest: int, questions: list[str]) -> list[str]:
-    """Its likeliest answer to each question: greedy, so always the same."""
+    """The answer to each question, decoded greedily: the same in every run."""
     model, tokenizer = loaded
     answers = []
     for question in questions:

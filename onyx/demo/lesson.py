@@ -1,4 +1,4 @@
-"""What the demo teaches: facts about a company that does not exist, so that no model can know them."""
+"""What the demo teaches: facts about an invented company, which no model can know before."""
 
 import json
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Probe:
-    """A question to ask before and after."""
+    """A question to ask before and after the fine-tune."""
 
     question: str
     fact: str
-    """What a model that has learnt it says."""
+    """Text that the answer contains once the model has learnt the fact."""
 
 
 PROBES = (
@@ -25,12 +25,14 @@ PROBES = (
 
 @dataclass(frozen=True)
 class Lesson:
-    """A model, and how to teach it within minutes on two cores."""
+    """A model, and settings that teach it within minutes on two cores."""
 
     model: str
     window: int
+    """Samples of one update."""
+
     answer_tokens: int
-    """How long an answer may get."""
+    """The most tokens of an answer."""
 
     training: dict[str, Any]
 
@@ -40,13 +42,13 @@ TINY = Lesson("onyx/tiny", 13, 80, {"epochs": 80, "learning_rate": 5e-3})
 
 
 def choose() -> Lesson:
-    """A real pretrained model where its wheel is installed."""
-    from onyx.training.models.smollm2 import gguf_file
+    """SmolLM2 where its wheel is installed, otherwise onyx/tiny."""
+    from onyx.training.contract.model_names import smollm2_gguf
 
-    return SMOLLM2 if gguf_file() is not None else TINY
+    return SMOLLM2 if smollm2_gguf() is not None else TINY
 
 
 def rows() -> list[dict[str, Any]]:
-    """Questions and answers, as chats."""
+    """The training data: chats of one question and one answer."""
     text = files("onyx.demo").joinpath("harbour.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]

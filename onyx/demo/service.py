@@ -1,4 +1,4 @@
-"""The service that the demo starts for itself: its own home, a free port, and gone when the demo is."""
+"""Starts a service for the demo, with its own home and on a free port, and stops it at the end."""
 
 import json
 import os
@@ -9,25 +9,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from onyx.cli.client import Service
-from onyx.cli.job_summary import OVER
-from onyx.cli.output import CommandFailure
+from onyx.cli.client import ServiceClient
+from onyx.cli.job_summary import TERMINAL
+from onyx.cli.output import CommandError
 
-LEAVE_SECONDS = 60.0
-"""For ranks to save and everybody to leave."""
+STOP_SECONDS = 60.0
+"""How long the service may take to stop: ranks save, the runner ends."""
 
 
 def demo_home() -> Path:
-    """Kept in the virtual environment, so that a second run converts no model and measures no machine again."""
-    kept = Path(sys.prefix) / "onyx-demo"
+    """A directory in the virtual environment, so that a second run reuses converted models and measurements.
+
+    Outside of a virtual environment, or where it is not writable, a new temporary directory.
+    """
     if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
-        return kept
+        return Path(sys.prefix) / "onyx-demo"
     return Path(tempfile.mkdtemp(prefix="onyx-demo-"))
 
 
 @contextmanager
-def running(home: Path) -> Iterator[Service]:
-    """A service with nothing to do; whatever it does at the end is cancelled, and its processes leave."""
+def running(home: Path) -> Iterator[ServiceClient]:
+    """A service without open jobs. At the end open jobs are cancelled and all its processes stop."""
     home.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ONYX_")}
     with (home / "serve.log").open("ab") as log:
@@ -37,38 +39,38 @@ def running(home: Path) -> Iterator[Service]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
-            start_new_session=True,  # a Ctrl-C is the demo's: it stops the service itself
+            start_new_session=True,  # Ctrl-C goes to the demo alone, which then stops the service
         )
     try:
-        service = Service(_url(process, home))
+        service = ServiceClient(_url(process, home))
         cancel_all(service)
         try:
             yield service
         finally:
-            with suppress(CommandFailure):
+            with suppress(CommandError):
                 cancel_all(service)
     finally:
         _stop(process)
 
 
-def cancel_all(service: Service) -> None:
-    """What a run that was interrupted may have left."""
+def cancel_all(service: ServiceClient) -> None:
+    """Cancel all open jobs, also those of an earlier demo that was killed."""
     for job in service.get("/training", limit=100)["data"]:
-        if job["status"] not in OVER:
+        if job["status"] not in TERMINAL:
             service.post(f"/training/{job['training_id']}/cancel")
 
 
 def _url(process: "subprocess.Popen[bytes]", home: Path) -> str:
     line = process.stdout.readline() if process.stdout else b""
     if not line:
-        raise CommandFailure(f"the service did not start: see {home / 'serve.log'}")
+        raise CommandError(f"the service did not start: see {home / 'serve.log'}")
     return str(json.loads(line)["url"])
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
-        process.wait(LEAVE_SECONDS)
+        process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

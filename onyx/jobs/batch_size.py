@@ -15,8 +15,7 @@ from onyx.memory.devices.gpus import gpu_info, list_gpus_async, select
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
 from onyx.training.contract.child_process import Niceness
-from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Roots
-from onyx.training.prepare.plan_estimate import Estimate, EstimateRequest
+from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Estimate, EstimateRequest, Roots
 
 TARGET = "onyx.training.prepare.plan_estimate:main"
 PATIENCE = 120.0

@@ -11,23 +11,23 @@ from onyx.jobs.files import close_directory, private_directory, private_file
 from onyx.jobs.home_marker import check_marker
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange, Job
-from onyx.jobs.runner import client_presence as companions
+from onyx.jobs.runner import client_presence
 from onyx.jobs.runner.autostart import RunnerProcess, find_runner, start_runner, starting
 from onyx.jobs.runner.runner_lock import is_locked
-from onyx.jobs.runner.wakeup import wake_runner
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import wake_runner
 from onyx.settings import Settings
 from onyx.training.contract.spec import JobSpec
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = (0.05, 1.0)
+POLL_SECONDS = (0.05, 1.0)
 """Least and most time between two looks of somebody who waits for a job,"""
 
 LATE = 1 / 20
 """and by how much of the time waited so far it may hear late. Looks cost ranks on the same cores their time."""
 
-KEEP_SECONDS = 2.0
+RUNNER_CHECK_SECONDS = 2.0
 """Between two looks of a waiting process at whether the runner lives."""
 
 
@@ -37,17 +37,17 @@ class Home:
 
     settings: Settings
     store: Store
-    leaving: bool = field(default=False, init=False)
-    """This process is about to end."""
+    stopping: bool = field(default=False, init=False)
+    """This process is about to end and starts no runner."""
 
-    asked_for_runner: bool = field(default=False, init=False)
-    """This process has wanted a runner: while it waits for a job, it sees to it that there is one."""
+    wants_runner: bool = field(default=False, init=False)
+    """This process has asked for a runner: while it waits for a job, it replaces a runner that has died."""
 
-    room: DiskQuota = field(init=False)
-    """Whether the disk has room for more of an owner's."""
+    disk_quota: DiskQuota = field(init=False)
+    """Limits on the disk, checked before a job is made or a file is stored."""
 
     def __post_init__(self) -> None:
-        self.room = DiskQuota(self.settings, self.store)
+        self.disk_quota = DiskQuota(self.settings, self.store)
 
     @classmethod
     async def open(cls, settings: Settings | None = None) -> "Home":
@@ -85,7 +85,7 @@ class Home:
             kind,
             idempotency_key=idempotency_key,
             max_open=self.settings.open_jobs_per_owner,
-            refusal=await self.room.refusal(owner),
+            refusal=await self.disk_quota.refusal(owner),
             again_within=again_within,
         )
         await self.ensure_runner()
@@ -101,10 +101,10 @@ class Home:
             left = math.inf if seconds is None else seconds - waited
             if left <= 0:
                 break
-            if self.asked_for_runner and clock() - kept >= KEEP_SECONDS:
-                await self.keep_runner()
+            if self.wants_runner and clock() - kept >= RUNNER_CHECK_SECONDS:
+                await self.replace_runner()
                 kept = clock()
-            shortest, longest = LOOK_SECONDS
+            shortest, longest = POLL_SECONDS
             await asyncio.sleep(min(left, longest, max(shortest, waited * LATE)))
         job = await self.store.jobs.get(job_id)
         if job is None:  # deleted between the two looks
@@ -112,18 +112,18 @@ class Home:
         return job
 
     async def cancel(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.requests.cancel(job_id, owner))
+        return self._nudged(await self.store.control.cancel(job_id, owner))
 
     async def pause(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.requests.pause(job_id, owner))
+        return self._nudged(await self.store.control.pause(job_id, owner))
 
     async def resume(self, job_id: str, owner: str | None = None) -> Job:
-        job = await self.store.requests.resume(job_id, owner)
+        job = await self.store.control.resume(job_id, owner)
         await self.ensure_runner()
         return self._nudged(job)
 
     async def reconfigure(self, job_id: str, change: ConfigChange, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.requests.change_config(job_id, change, owner))
+        return self._nudged(await self.store.control.change_config(job_id, change, owner))
 
     def _nudged(self, job: Job) -> Job:
         wake_runner(self.settings.run_dir)
@@ -131,27 +131,27 @@ class Home:
 
     async def ensure_runner(self) -> None:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
-        self.asked_for_runner = True
-        if self.settings.embedded_runner and not self.leaving:
+        self.wants_runner = True
+        if self.settings.embedded_runner and not self.stopping:
             # In a thread: a file system that others are syncing can keep a look at a lock waiting.
             await asyncio.to_thread(start_runner, self.settings)
 
-    async def keep_runner(self) -> None:
+    async def replace_runner(self) -> None:
         """The same for a process that only waits: where no runner can be started now, the next look tries again."""
         try:
             await self.ensure_runner()
         except OSError:
             logger.exception("no runner could be started", extra={"action": "runner_failed"})
 
-    def runner_is_there(self) -> bool:
+    def runner_is_alive(self) -> bool:
         """Whether a runner that was started for this home lives on this host."""
         return is_locked(self.settings.run_dir)
 
-    def leave(self) -> RunnerProcess | None:
-        """Start no runner any more, and stop the one beside this process unless others want it."""
-        self.leaving = True
+    def stop_runner(self) -> RunnerProcess | None:
+        """Start no runner any more, and stop the one beside this process unless another client uses it."""
+        self.stopping = True
         run_dir = self.settings.run_dir
-        if not self.settings.embedded_runner or companions.others(run_dir):
+        if not self.settings.embedded_runner or client_presence.others(run_dir):
             return None
         found = find_runner(run_dir, starting(run_dir))
         if found is not None:

@@ -19,7 +19,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 async def check_marker(store: Store, settings: Settings) -> None:
     """Refuse to work in a home that is not this store's: its jobs' files are elsewhere."""
-    expected = (await store.runners.marker()).encode()
+    expected = (await store.home_marker()).encode()
     path = settings.home / NAME
     found = _read(path)
     if found is None:

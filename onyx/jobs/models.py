@@ -1,13 +1,12 @@
 """What owners and runners say to each other through the store: values that cannot change."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from onyx.jobs.ids import JobKind
-from onyx.jobs.process_identity import ProcessIdentity
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.status import JobStatus, StopRequest
 from onyx.training.contract.attempt import Failure, Result
 from onyx.training.contract.spec import Frozen, JobSpec
 
@@ -32,7 +31,7 @@ class DeviceNeed(Frozen):
     """One particular device, where the user asked for it."""
 
 
-class Progress(Frozen):
+class JobProgress(Frozen):
     """How far a job is, as of its last report."""
 
     update: int = Field(ge=0)
@@ -177,7 +176,7 @@ class Job:
     last_event: int
     """Sequence number of its newest event."""
 
-    request: Request | None
+    request: StopRequest | None
     """What its owner wants and its runner has not done yet."""
 
     config: ConfigRequest | None
@@ -189,7 +188,7 @@ class Job:
     prepared: dict[str, Any] | None
     """What preparing found and the plan, as JSON; the store does not look into it."""
 
-    progress: Progress | None
+    progress: JobProgress | None
     """Its last report."""
 
     progress_at: float | None
@@ -229,132 +228,11 @@ class Heartbeat:
     lease_until: float
     """The lease's new end."""
 
-    request: Request | None
+    request: StopRequest | None
     """What the owner wants: pause or cancel."""
 
     config: ConfigRequest | None
     """Live changes of the config."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptRecord:
-    """One lease of a job by a runner, for people to look at."""
-
-    number: int
-    """1, 2, 3…"""
-
-    runner_id: str
-    """Who held it."""
-
-    host: str
-    """Where."""
-
-    phase: JobStatus
-    """validating or running."""
-
-    devices: tuple[str, ...]
-    """Names."""
-
-    claimed_at: float
-    """When it began."""
-
-    lease_until: float
-    """When it lapses or lapsed."""
-
-    ended_at: float | None
-    """None while it is live."""
-
-    outcome: Outcome | None
-    """None while it is live."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerRecord:
-    """A runner and how well it reaches the store."""
-
-    id: str
-    """Made by the server, one per process."""
-
-    holder: ProcessIdentity
-    """The process."""
-
-    reached_since: float
-    """Since when it has reached the store without a gap."""
-
-    reached_at: float
-    """When it last did."""
-
-    may_expire: bool
-    """Whether that is long enough to judge others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredEvent:
-    """Something that happened to a job."""
-
-    job_id: str
-    """The job."""
-
-    seq: int
-    """1, 2, 3… without a gap, in the order in which readers could first see them."""
-
-    attempt: int | None
-    """The attempt it belongs to, if any."""
-
-    line: int | None
-    """Its line in the attempt's events.jsonl; None for what the store itself says."""
-
-    time: float
-    """When it happened."""
-
-    kind: str
-    """One of the kinds of events.jsonl, or "status"."""
-
-    level: str
-    """info, warn or error."""
-
-    message: str
-    """For people."""
-
-    data: dict[str, Any] = field(default_factory=dict)
-    """For programs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """The numbers of one update, by the latest attempt that made it."""
-
-    update: int
-    """Which update."""
-
-    attempt: int
-    """Which attempt."""
-
-    time: float
-    """When."""
-
-    data: dict[str, Any]
-    """The numbers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredConfig:
-    """A config kept for later jobs."""
-
-    id: str
-    """Made by the server."""
-
-    owner: str
-    """Who may use it."""
-
-    config: dict[str, Any]
-    """As the API checked it."""
-
-    created_at: float
-    """When it was first stored."""
-
-    updated_at: float
-    """When it was last changed."""
 
 
 @dataclass(frozen=True, kw_only=True)

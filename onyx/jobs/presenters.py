@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onyx.accumulation.rates import adjust_learning_rate
-from onyx.jobs.models import Job, Metric
+from onyx.jobs.models import Job
+from onyx.jobs.records import Metric
 from onyx.jobs.status import JobStatus
 from onyx.memory.devices.device import Device
 from onyx.memory.devices.gpus import gpu_info

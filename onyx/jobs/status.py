@@ -85,7 +85,7 @@ class Outcome(StrEnum):
     """Stopped because the owner cancelled."""
 
 
-class Request(StrEnum):
+class StopRequest(StrEnum):
     """What an owner wants of a job that is running."""
 
     PAUSE = "pause"

@@ -3,21 +3,21 @@
 Importing this needs no torch. A plan whose footprint is stored needs it only where the model's config is read.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from onyx.memory.devices.device import Device
 from onyx.memory.devices.heap import FRAGMENTED
 from onyx.memory.errors import DoesNotFitError, PlanError
 from onyx.memory.footprint.json_cache import versions
-from onyx.memory.planning import speed_choices as compiling
 from onyx.memory.planning.alternatives import alternatives
 from onyx.memory.planning.device_fit import Fit, fit_device, split
 from onyx.memory.planning.plan import DevicePlan, Plan
-from onyx.memory.planning.speed_choices import joins
-from onyx.memory.planning.timing import Timing, own_key, stored_timing, timing_key
+from onyx.memory.planning.request import PlanRequest
+from onyx.memory.planning.speed_choices import compile_obstacle, compiling_pays, joins_samples
+from onyx.memory.planning.timing import own_key, stored_timing, timing_key
 from onyx.memory.recipe import Recipe
 
 MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
@@ -30,73 +30,6 @@ UNLIKE = 1.25
 QUICK_TOKENS = 2048
 """Padded tokens at once beyond which a CPU gets no quicker (measured: 0.56 of its peak at 512, 0.61 at 1024, 0.64 at
 2048)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """What a plan is asked for, validated once."""
-
-    recipe: Recipe
-    """What is trained."""
-
-    effective_batch: int
-    """Samples of one update, over all devices."""
-
-    devices: Sequence[Device | Mapping[str, Any]]
-    """Devices, or cards one does not have: {"name": "A100", "memory_gb": 40}."""
-
-    lengths: Sequence[int] = ()
-    """Tokens of each sample. Empty: all may be max_length."""
-
-    samples: int | None = None
-    """Samples of one epoch. None: as many as there are lengths."""
-
-    epochs: int = 1
-    """For the job's duration only."""
-
-    accumulation_steps: int | None = None
-    """The user's N; None lets the planner choose."""
-
-    max_memory_usage: float = 0.9
-    """Part of a device's memory that may be used."""
-
-    memory_safety_margin: float = 0.1
-    """Part of that which stays free."""
-
-    compile: bool | Literal["auto"] = "auto"
-    """Whether to compile the step; auto: where it pays."""
-
-    quick: bool = False
-    """For a job: on a CPU, no larger micro-batches than are quickest, so that the heap can be a roomy one."""
-
-    timings: Mapping[str, Timing] = field(default_factory=dict)
-    """By device label, from real probes; of others what ranks have stored is used."""
-
-    def __post_init__(self) -> None:
-        for name in ("effective_batch", "samples", "epochs", "accumulation_steps"):
-            _whole(name, getattr(self, name))
-        for name in ("max_memory_usage", "memory_safety_margin"):
-            fraction(name, getattr(self, name))
-        if not self.devices:
-            raise PlanError("devices must name at least one device")
-        if any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in self.lengths):
-            raise PlanError("lengths must be whole numbers of at least 1: leave out empty samples")
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sample after truncation."""
-        limit = self.recipe.max_length
-        return min(max(self.lengths), limit) if self.lengths else limit
-
-    @property
-    def count(self) -> int | None:
-        """Samples of one epoch, when known."""
-        return self.samples or len(self.lengths) or None
-
-    @property
-    def window(self) -> int:
-        """The target, or all samples when there are fewer."""
-        return min(self.effective_batch, self.count or self.effective_batch)
 
 
 def plan(recipe: Recipe, **options: Any) -> Plan:
@@ -142,7 +75,7 @@ def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[De
     """As asked for, or where it pays."""
     if request.compile is False:
         return False
-    obstacle = compiling.obstacle(request, fits)
+    obstacle = compile_obstacle(request, fits)
     if obstacle is not None:
         if request.compile is True:
             warnings.append(f"the step is not compiled: {obstacle}")
@@ -151,7 +84,7 @@ def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[De
         return True
     _, seconds = _seconds(request, _named(config, request, fits, parts, False))
     known = all(stored_timing(each.timing_key or "") for each in _named(config, request, fits, parts, True))
-    return compiling.pays(request, fits, seconds, known=known)
+    return compiling_pays(request, fits, seconds, known=known)
 
 
 def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compiled: bool, warnings: list[str]) -> Plan:
@@ -170,7 +103,7 @@ def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compil
         gradient_checkpointing=recipe.gradient_checkpointing,
         objective=recipe.objective,
         compile=compiled,
-        layout="joined" if joins(config, request, [each.label for each in parts]) else "padded",
+        layout="joined" if joins_samples(config, request, [each.label for each in parts]) else "padded",
         max_length=request.longest,
         window=request.window,
         accumulation_steps=steps,
@@ -276,16 +209,3 @@ def _device(given: Device | Mapping[str, Any], index: int) -> Device:
         return Device.imagined(given, index)
     except ValueError as error:
         raise PlanError(str(error)) from error
-
-
-def fraction(name: str, value: object) -> None:
-    """A part of something, neither none nor all of it."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
-        raise PlanError(f"{name} must be above 0 and below 1, not {value!r}")
-
-
-def _whole(name: str, value: object) -> None:
-    if value is None and name in ("samples", "accumulation_steps"):
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"{name} must be a whole number of at least 1, not {value!r}")

@@ -1,13 +1,17 @@
-"""The model as a step runs it: its config, its structure, its adapter.
+"""The model as a step runs it: its config, structure, adapter and mixed precision.
 
-What transformers and PEFT raise is raised here as it is: planner and rank each have their own words for it.
+Errors of transformers and PEFT pass through unchanged: planner and rank each translate them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch import nn
+
+from onyx.accumulation import precision as accumulation
+from onyx.recipe.precision import Precision
 
 
 def read_config(name: str, *, local_files_only: bool = False, remote_code: bool = False) -> Any:
@@ -87,6 +91,18 @@ def checkpoint_blocks(model: nn.Module) -> None:
     """Keep only the blocks' inputs for backward. ValueError or AttributeError where the model does not support it."""
     # Not the reentrant kind: it needs an input with a gradient, which frozen embeddings do not give.
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
+
+
+def autocast(precision: Precision, device: str) -> AbstractContextManager[object]:
+    """Mixed precision of forward where the recipe asks for it; for float32 nothing at all."""
+    if precision == "float32":
+        return nullcontext()
+    return accumulation.autocast(accumulation.Precision(precision), torch.device(device))
+
+
+def load_dtype(method: Literal["full", "lora"], precision: Precision) -> torch.dtype:
+    """What weights are loaded in: the precision's dtype where they are frozen beside an adapter, else float32."""
+    return accumulation.Precision(precision).dtype if method == "lora" else torch.float32
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The names of precisions. Needs no torch."""
+"""The names of precisions, apart from `model.py` because specs and plans name them without torch."""
 
 from typing import Literal
 

@@ -15,7 +15,7 @@ import psutil
 
 from onyx.settings import Settings
 from tests.acceptance.runner_home import settings
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -114,7 +114,7 @@ def free_port() -> int:
 @contextmanager
 def api_server(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[ApiServer]:
     """A service that is ready."""
-    share_measurements(home)
+    share_planner_cache(home)
     server = ApiServer(settings(home, **more), host)
     try:
         server.start()

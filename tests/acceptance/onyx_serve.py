@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from onyx.jobs.runner.runner_lock import LockedBy, locked_by
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 COMMAND = (sys.executable, "-m", "onyx.cli")
@@ -96,7 +96,7 @@ class OnyxServe:
 @contextmanager
 def onyx_serve(home: Path, *arguments: str, **more: str) -> Iterator[OnyxServe]:
     """A service in a home of its own."""
-    share_measurements(home)
+    share_planner_cache(home)
     it = OnyxServe(home, *arguments, **more)
     try:
         yield it

@@ -18,9 +18,9 @@ from onyx.jobs.ids import JobKind
 from onyx.jobs.models import Job
 from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import JobSpec
-from onyx.training.state.metrics import read_rows
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 BRAKE = Path(__file__).parent / "brake"
@@ -129,7 +129,7 @@ def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
 @contextmanager
 def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHome]:
     """A place with its runners started."""
-    share_measurements(home)
+    share_planner_cache(home)
     it = RunnerHome(settings(home, **more))
     try:
         for _ in range(runners):
@@ -141,7 +141,7 @@ def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHom
 
 async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
     """A job for the runners that a test has started itself."""
-    from onyx.jobs.runner.wakeup import wake_runner
+    from onyx.jobs.wakeup import wake_runner
 
     job = await home.store.jobs.create(spec, owner, JobKind.ACCUMULATION)
     wake_runner(home.settings.run_dir)

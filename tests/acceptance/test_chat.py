@@ -153,7 +153,7 @@ def test_errors_are_the_clients_own(client: OpenAI) -> None:
 
 def test_a_killed_process_costs_a_retry(server: ApiServer) -> None:
     with client_of(server).with_options(max_retries=2) as client:
-        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1900, stream=True)
+        stream = client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1000, stream=True)
         next(stream)
         (process,) = tries(server)
         process.kill()

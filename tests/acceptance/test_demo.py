@@ -11,21 +11,21 @@ import pytest
 from onyx.demo import __main__ as demo
 from onyx.demo.lesson import PROBES, TINY
 from onyx.jobs.runner.runner_lock import locked_by
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 
 @pytest.mark.slow
 def test_the_whole_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    share_measurements(tmp_path)
-    demo.tell(TINY, tmp_path)
+    share_planner_cache(tmp_path)
+    demo.run_demo(TINY, tmp_path)
     assert f"Of {len(PROBES)} facts it knew 0 before and {len(PROBES)} after." in capsys.readouterr().out
     assert locked_by(tmp_path / "run") is None
 
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
-    share_measurements(tmp_path)
+    share_planner_cache(tmp_path)
     code = (
         "import sys; from pathlib import Path; from onyx.demo import __main__ as demo, lesson\n"
         f"demo.choose, demo.demo_home = lambda: lesson.TINY, lambda: Path({str(tmp_path)!r})\n"

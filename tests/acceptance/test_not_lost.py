@@ -140,7 +140,7 @@ def test_pause_and_resume_cost_no_bits(shared: RunnerHome, undisturbed: str) -> 
         shared.release(12)
         paused = await until(home, job.id, lambda job: job.status is JobStatus.PAUSED)
         assert paused.checkpoint_update is not None
-        await home.store.requests.resume(job.id)
+        await home.store.control.resume(job.id)
         done = await finished(home, job.id)
         outcomes = [record.outcome for record in await home.store.jobs.attempts(job.id)]
         assert Outcome.PAUSED in outcomes
@@ -186,10 +186,10 @@ async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> No
     while True:
         runner.send_signal(signal.SIGSTOP)
         try:
-            await home.store.runners.marker()
+            await home.store.home_marker()
         except StoreUnavailableError:
             runner.send_signal(signal.SIGCONT)
-            await retry_until_available(home.store.runners.marker)  # let it end what it was writing
+            await retry_until_available(home.store.home_marker)  # let it end what it was writing
         else:
             return
 

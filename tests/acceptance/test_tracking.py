@@ -8,8 +8,8 @@ import pytest
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import WandbSpec
-from onyx.training.state.metrics import read_rows
 from tests.acceptance.runner_home import (
     RunnerHome,
     fingerprint,

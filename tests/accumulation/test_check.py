@@ -30,7 +30,7 @@ def test_number_refuses(value: Any) -> None:
         check.number("y", value)
 
 
-def test_what_is_allowed_comes_back() -> None:
+def test_a_valid_value_is_returned() -> None:
     assert check.whole("n", 3) == 3
     assert check.whole("n", 0, at_least=0) == 0
     assert check.number("y", -2) == -2.0

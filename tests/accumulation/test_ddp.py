@@ -159,7 +159,7 @@ def test_ddp_over_two_processes() -> None:
     run_ranks(ddp_work)  # asserts inside
 
 
-def test_windows_and_models_are_what_the_ranks_assume() -> None:
+def test_models_are_equal_and_windows_cut_as_the_ranks_assume() -> None:
     """The helpers above only mean something if copies of a model are equal and windows are cut as said."""
     model = make_model()
     assert torch.equal(flat(model), flat(copy.deepcopy(make_model())))

@@ -141,7 +141,7 @@ def test_a_scaler_is_stepped_and_updated_also_when_disabled() -> None:
         assert scaler.unscale_.call_count == scaler.step.call_count == scaler.update.call_count == 2
 
 
-def test_lightning_is_delegated_to() -> None:
+def test_it_only_counts_where_lightning_accumulates() -> None:
     model = make_model()
     before = flat(model)
     trainer = Trainer(accumulate_grad_batches=4, global_step=7)
@@ -156,7 +156,7 @@ def test_lightning_is_delegated_to() -> None:
 
 
 @pytest.mark.parametrize("trainer", [None, Trainer(1), Trainer({4: 8}), object()])
-def test_what_does_not_accumulate_is_not_delegated_to(trainer: Any) -> None:
+def test_a_trainer_that_does_not_accumulate_is_ignored(trainer: Any) -> None:
     model = make_model()
     assert not GradientAccumulator(SGD(model.parameters()), 4, trainer=trainer).is_lightning_managed
 
@@ -166,7 +166,7 @@ def test_a_schedule_is_read_at_its_start() -> None:
     assert GradientAccumulator(SGD(model.parameters()), trainer=Trainer({0: 4, 5: 8})).effective_batch_size == 4
 
 
-def test_a_conflict_explains_itself_first() -> None:
+def test_a_conflict_is_reported_first_with_the_ways_to_resolve_it() -> None:
     model = make_model()
     with pytest.raises(ValueError, match="conflict") as caught:
         GradientAccumulator(SGD(model.parameters()), 4, max_grad_norm=-1, trainer=Trainer(4))
@@ -199,7 +199,7 @@ def test_a_conflict_explains_itself_first() -> None:
         ({"scaler": "amp"}, "scaler must be"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     model = make_model()
     with pytest.raises(ValueError, match=message):
         GradientAccumulator(SGD(model.parameters()), **arguments)
@@ -307,7 +307,7 @@ def make_trainer(folder: Path, batches: int) -> Any:
     )
 
 
-def test_a_lightning_run_is_mirrored(tmp_path: Path) -> None:
+def test_under_lightning_it_counts_the_steps_of_the_trainer(tmp_path: Path) -> None:
     net = Net()
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 2)), batch_size=8)
     make_trainer(tmp_path, 4).fit(net, data)
@@ -325,7 +325,7 @@ def test_a_real_conflict_is_detected(tmp_path: Path) -> None:
         GradientAccumulator(torch.optim.SGD(layer.parameters()), 4, trainer=make_trainer(tmp_path, 4))
 
 
-def test_lightning_that_does_not_accumulate_leaves_it_to_us(tmp_path: Path) -> None:
+def test_it_accumulates_where_lightning_does_not(tmp_path: Path) -> None:
     layer = torch.nn.Linear(2, 1)
     accumulator = GradientAccumulator(torch.optim.SGD(layer.parameters()), 4, trainer=make_trainer(tmp_path, 1))
     assert not accumulator.is_lightning_managed

@@ -11,13 +11,13 @@ from tests.accumulation.exact import TOLERANCE, difference, flat, join, make_bat
 from tests.accumulation.ranks import run_ranks
 
 
-def test_neighbours_travel_together_up_to_the_limit() -> None:
+def test_consecutive_gradients_share_a_bucket_up_to_the_limit() -> None:
     gradients = [torch.zeros(size) for size in (1, 2, 3, 10, 1)]
     found = [[len(gradient) for gradient in bucket] for bucket in buckets(gradients, bucket_bytes=16)]
     assert found == [[1, 2], [3], [10], [1]]
 
 
-def test_kinds_do_not_share_a_bucket() -> None:
+def test_dtypes_do_not_share_a_bucket() -> None:
     gradients = [torch.zeros(1), torch.zeros(1, dtype=torch.float64)]
     assert len(list(buckets(gradients, bucket_bytes=1000))) == 2
 

@@ -148,7 +148,7 @@ def test_should_update_of_an_empty_window_follows_the_counter(steps: int, step: 
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, None, "3", True])
-def test_should_update_wants_a_step(step: Any) -> None:
+def test_should_update_refuses_an_invalid_step(step: Any) -> None:
     with pytest.raises(ValueError, match="step must be >= 0"):
         accumulator().should_update(step)
 
@@ -170,7 +170,7 @@ def test_a_tree_without_leaves_is_still_a_micro_batch() -> None:
     assert window.get_gradients() == {}
 
 
-def test_get_gradients_resets_and_hands_over() -> None:
+def test_get_gradients_resets_and_gives_the_arrays_to_the_caller() -> None:
     window = accumulator(2)
     window.accumulate({"a": torch.tensor([1.0])})
     buffer = window.accumulated_grads["a"]  # type: ignore[index]
@@ -293,7 +293,7 @@ def test_what_is_no_tree_of_gradients_is_refused_and_opens_nothing(grads: Any) -
     assert (window.current_step, window.accumulated_grads) == (0, None)
 
 
-def test_an_overflow_is_summed_in_silence_and_found_afterwards() -> None:
+def test_an_overflow_is_summed_without_a_warning_and_found_afterwards() -> None:
     window = accumulator(2)
     window.accumulate([np.array([3e38, np.inf], np.float32), torch.tensor([3e38])])
     window.accumulate([np.array([3e38, -np.inf], np.float32), torch.tensor([3e38])])
@@ -353,7 +353,7 @@ def test_a_bad_state_is_refused_and_changes_nothing(change: dict[str, Any], says
     assert (window.current_step, window.accumulated_grads) == (1, [torch.ones(1)])
 
 
-def test_the_scaler_is_offered_here_too() -> None:
+def test_the_scaler_is_exported_here_too() -> None:
     assert functional.DynamicLossScaler is loss_scaling.DynamicLossScaler
     assert functional.DynamicLossScalerConfig is loss_scaling.DynamicLossScalerConfig
 

@@ -71,7 +71,7 @@ def test_half_precision_is_summed_in_float32(dtype: str) -> None:
         assert (total.tolist(), str(total.dtype)) == ([600.25], "float32")
 
 
-def test_a_donated_array_is_not_missed() -> None:
+def test_a_donated_array_was_copied_before() -> None:
     """The caller may give its gradients away to a compiled function, which deletes them."""
     window, grads = accumulator(2), jnp.ones(3)
     window.accumulate([grads])

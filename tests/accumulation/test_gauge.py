@@ -13,7 +13,7 @@ def test_the_cpu_is_read_from_the_system() -> None:
     assert 0 < gauge.pressure < 1
 
 
-def test_what_a_process_holds_grows_with_its_tensors() -> None:
+def test_own_bytes_grow_with_the_tensors_of_the_process() -> None:
     before = own_bytes(CPU)
     held = torch.ones(32 << 20, dtype=torch.uint8)
     assert own_bytes(CPU) - before > 16 << 20

@@ -55,7 +55,7 @@ def test_defaults_are_the_documented_ones() -> None:
         ({"growth_interval": True}, "growth_interval"),
     ],
 )
-def test_config_refuses_nonsense(fields: dict[str, Any], says: str) -> None:
+def test_config_refuses_invalid_values(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         DynamicLossScalerConfig(**fields)
 
@@ -77,7 +77,7 @@ def test_scale_loss_takes_numbers_and_arrays() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, "1", [1.0], torch.tensor(1)])
-def test_scale_loss_refuses_what_is_no_loss(loss: Any) -> None:
+def test_scale_loss_refuses_anything_but_a_number_or_array(loss: Any) -> None:
     with pytest.raises(TypeError, match="number or a floating-point array"):
         DynamicLossScaler().scale_loss(loss)
 
@@ -162,7 +162,7 @@ def test_the_scale_follows_the_documented_rule(overflows: list[bool], interval: 
 
 
 @pytest.mark.parametrize("overflow", [None, 1, 0.0, "yes", torch.tensor(True), np.True_])
-def test_update_scale_wants_a_bool(overflow: Any) -> None:
+def test_update_scale_refuses_anything_but_a_bool(overflow: Any) -> None:
     with pytest.raises(ValueError, match="overflow_detected must be True or False"):
         DynamicLossScaler().update_scale(overflow)
 
@@ -232,7 +232,7 @@ def test_scaling_saves_a_half_precision_gradient_that_would_vanish() -> None:
     assert saved.tolist() == pytest.approx([1e-8, 1e-8], rel=1e-3)
 
 
-def test_each_scaler_finds_its_shape() -> None:
+def test_each_scaler_gets_its_scaling() -> None:
     assert isinstance(scaling_for(None), Unscaled)
     assert isinstance(scaling_for(torch.amp.GradScaler("cpu")), TorchScaling)
     assert isinstance(scaling_for(DynamicLossScaler()), DynamicScaling)

@@ -54,14 +54,14 @@ def test_wandb_commits_once_per_effective_step(wandb: Wandb) -> None:
     assert wandb.calls[1:] == [({"loss": 1.0, "rate": 0.1}, 1, True)]
 
 
-def test_commit_false_holds_back(wandb: Wandb) -> None:
+def test_commit_false_sends_nothing(wandb: Wandb) -> None:
     tracker = MetricsTracker()
     tracker.log_scalar("a", 1.0, step=0)
     tracker.log_scalar("b", 2.0, step=1, commit=False)
     assert wandb.calls == []
 
 
-def test_without_a_run_it_says_so_once_and_goes_on(
+def test_without_a_run_it_warns_once_and_keeps_rows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Wandb(run=None))
@@ -72,7 +72,7 @@ def test_without_a_run_it_says_so_once_and_goes_on(
     assert len(tracker.get_step_metrics()) == 4
 
 
-def test_without_wandb_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_wandb_it_keeps_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     tracker = MetricsTracker(use_wandb=True)
     tracker.log_scalar("loss", 1.0)
@@ -88,7 +88,7 @@ def test_without_wandb_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"use_wandb": "yes"}, "use_wandb must be True or False"),
     ],
 )
-def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MetricsTracker(**arguments)
     with pytest.raises(ValueError, match="step must be >= 0"):

@@ -6,14 +6,14 @@ from onyx.accumulation.precision import Precision, autocast, cpu_survives_bf16, 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def test_what_mixed_precision_comes_to() -> None:
+def test_the_precision_follows_dtype_and_device() -> None:
     assert resolve(torch.float16, CUDA) is Precision.FP16
     assert resolve(torch.bfloat16, CUDA) is Precision.BF16
     assert resolve(torch.float32, CUDA) is Precision.FLOAT32
     assert resolve(torch.float16, CPU) is Precision.FLOAT32  # slower than float32 there
 
 
-def test_bf16_on_the_cpu_is_tried_by_a_child_first() -> None:
+def test_bf16_on_the_cpu_is_tried_in_a_child_process_first() -> None:
     expected = Precision.BF16 if cpu_survives_bf16() else Precision.FLOAT32
     assert resolve(torch.bfloat16, CPU) is expected
 
@@ -23,7 +23,7 @@ def test_other_types_are_refused() -> None:
         resolve(torch.int8, CPU)
 
 
-def test_autocast_runs_what_it_says() -> None:
+def test_autocast_runs_in_the_precision() -> None:
     a = torch.ones(2, 2)
     with autocast(Precision.FP16, CPU):
         assert (a @ a).dtype == torch.float16

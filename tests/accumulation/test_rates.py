@@ -24,7 +24,7 @@ def test_rules() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, "8", None])
-def test_nonsense_is_refused(bad: Any) -> None:
+def test_invalid_numbers_are_refused(bad: Any) -> None:
     for call in (
         lambda: calculate_effective_batch_size(bad, 4),
         lambda: calculate_effective_batch_size(8, bad),

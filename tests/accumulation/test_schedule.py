@@ -55,6 +55,6 @@ def test_doubling_ends_at_n() -> None:
         ((4, 4, "square"), "must be one of linear, cosine, step"),
     ],
 )
-def test_nonsense_is_refused(arguments: tuple[int, int, str], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[int, int, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         warmup(*arguments)

@@ -75,7 +75,7 @@ def test_copies_are_new_and_at_least_float32(tree: Tree) -> None:
             assert kind_of(old) == kind_of(new)
 
 
-def test_names_are_written_as_one_would_index() -> None:
+def test_names_are_index_expressions() -> None:
     assert leaf_names({"layer": [torch.ones(1), (np.ones(1),)]}) == ["['layer'][0]", "['layer'][1][0]"]
     assert leaf_names(torch.ones(1)) == ["the root"]
 
@@ -145,7 +145,7 @@ def test_a_leaf_that_is_no_gradient_is_a_type_error_naming_its_place(leaf: Any, 
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, np.float16, np.float64]
 )
-def test_finite_sees_every_place(dtype: Any, bad: float) -> None:
+def test_a_nan_or_inf_is_found_at_any_index(dtype: Any, bad: float) -> None:
     for place in range(70):  # longer than a vector register, so that the tail is walked too
         leaf: Any = torch.ones(70, dtype=dtype) if isinstance(dtype, torch.dtype) else np.ones(70, dtype)
         assert all_finite([leaf])
@@ -181,4 +181,4 @@ def test_descriptions() -> None:
 
 def test_onyx_does_not_import_jax() -> None:
     code = "import sys, onyx.accumulation.functional; sys.exit('jax' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

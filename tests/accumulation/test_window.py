@@ -99,7 +99,7 @@ def test_a_window_of_weight_zero_has_no_correction() -> None:
     assert Window(length=1, weight=0).correction() is None
 
 
-def test_gradients_that_somebody_else_made_become_a_mean() -> None:
+def test_gradients_of_the_callers_backward_become_a_mean() -> None:
     model, batches = make_model(), make_batches([4, 4, 4])
     big = copy.deepcopy(model)
     mean_loss(big, join(batches)).backward()

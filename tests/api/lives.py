@@ -3,11 +3,11 @@
 from typing import Any
 
 from onyx.jobs.home import Home
-from onyx.jobs.models import ClaimedJob, DeviceNeed, Progress, RunnerDevice
+from onyx.jobs.models import ClaimedJob, DeviceNeed, JobProgress, RunnerDevice
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event, Failure, Result
 from tests.api.service import at_home
-from tests.jobs.world import RESULT, holder
+from tests.jobs.store_harness import RESULT, holder
 
 PLAN: dict[str, Any] = {
     "model": "onyx/tiny",
@@ -23,20 +23,20 @@ async def _running(home: Home, runner_id: str) -> ClaimedJob:
     validating = await home.store.claims.claim_validating(runner_id)
     assert validating is not None
     prepared = {"planned": {"plan": PLAN, "precision": "float32"}}
-    await home.store.attempts.prepared(validating.lease, [DeviceNeed(kind="cpu", name=None)], prepared)
+    await home.store.attempts.report_prepared(validating.lease, [DeviceNeed(kind="cpu", name=None)], prepared)
     claimed = await home.store.claims.claim_queued(runner_id, (CPU,))
     assert claimed is not None
     return claimed
 
 
-def start(at: Settings, *events: Event, progress: Progress | None = None) -> None:
+def start(at: Settings, *events: Event, progress: JobProgress | None = None) -> None:
     """The job that waits runs, and has told these events."""
 
     async def story(home: Home) -> None:
         claimed = await _running(home, await home.store.runners.register(holder()))
         await home.store.events.mirror(claimed.lease, events)
         if progress is not None:
-            await home.store.attempts.progress(claimed.lease, progress)
+            await home.store.attempts.report_progress(claimed.lease, progress)
 
     at_home(at, story)
 
@@ -48,8 +48,8 @@ def end(at: Settings, how: Result | Failure = RESULT, *events: Event) -> None:
         claimed = await _running(home, await home.store.runners.register(holder()))
         await home.store.events.mirror(claimed.lease, events)
         if isinstance(how, Failure):
-            await home.store.attempts.failed(claimed.lease, how)
+            await home.store.attempts.report_failed(claimed.lease, how)
         else:
-            await home.store.attempts.succeeded(claimed.lease, how)
+            await home.store.attempts.report_succeeded(claimed.lease, how)
 
     at_home(at, story)

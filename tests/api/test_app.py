@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from onyx.api.app import create_app
 from onyx.settings import Settings
 from tests.api.service import AT, settings
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 
 OPERATIONS = {
     "alive", "ready", "metrics", "health", "get_stats", "list_stats", "performance_metrics",
@@ -74,7 +74,7 @@ def test_everything_is_described(schema: dict[str, Any]) -> None:
 
 def test_each_example_runs(schema: dict[str, Any], here: Settings) -> None:
     """Plans are made by a helper process, as they are in the service."""
-    share_measurements(here.home)
+    share_planner_cache(here.home)
     ran = 0
     with TestClient(create_app(here)) as client:
         stored = client.post(f"{AT}/config", json={}).json()["training_id"]

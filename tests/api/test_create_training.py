@@ -1,12 +1,12 @@
 """A job as an answer: what is known at each point of its life, and no more."""
 
 from onyx.api.create_training import HISTORY
-from onyx.jobs.models import Progress
+from onyx.jobs.models import JobProgress
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event, Failure
 from tests.api.lives import end, start
 from tests.api.service import AT, make_job, service
-from tests.jobs.world import RESULT
+from tests.jobs.store_harness import RESULT
 
 
 def test_before_it_is_planned_nothing_is_made_up(here: Settings) -> None:
@@ -20,7 +20,7 @@ def test_before_it_is_planned_nothing_is_made_up(here: Settings) -> None:
 def test_while_it_runs_the_plan_and_the_progress_are_told(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client, training_config={"learning_rate": 1e-3})
-        start(here, progress=Progress(update=3, loss=0.5, samples=24))
+        start(here, progress=JobProgress(update=3, loss=0.5, samples=24))
         answer = client.get(f"{AT}/training/{job}").json()
     numbers = ("effective_batch_size", "actual_batch_size_per_gpu", "accumulation_steps", "adjusted_learning_rate")
     assert [answer[name] for name in numbers] == [8, 4, 2, 1e-3]

@@ -1,4 +1,4 @@
-"""One real service for all commands, and commands run as an operator would."""
+"""One real service for all tests of commands, and commands run as a user would."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ from tests.acceptance.onyx_serve import OnyxServe, onyx_serve
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -25,7 +25,7 @@ class Ran:
         return json.loads(self.out)
 
 
-Onyx = Callable[..., Ran]
+Onyx = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="session")
@@ -36,23 +36,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnyxServe]:
 
 @pytest.fixture
 def onyx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Onyx:
-    """Run a command in this process, in a home and a directory of its own."""
+    """Run a command in this process, with an own home and working directory and without a service."""
     monkeypatch.setenv("ONYX_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("ONYX_CPU_MEMORY", "3GB")
-    monkeypatch.setenv("ONYX_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("ONYX_URL", "http://127.0.0.1:9")  # no process listens on this port
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> Ran:
-        with pytest.raises(SystemExit) as ended:
+    def run(*arguments: str) -> CommandResult:
+        with pytest.raises(SystemExit) as caught:
             main(arguments)
-        said = capsys.readouterr()
-        return Ran(int(ended.value.code or 0), said.out, said.err)
+        output = capsys.readouterr()
+        return CommandResult(int(caught.value.code or 0), output.out, output.err)
 
     return run
 
 
 @pytest.fixture
 def remote(onyx: Onyx, service: OnyxServe, monkeypatch: pytest.MonkeyPatch) -> Onyx:
-    """The same, and there is a service."""
+    """Run a command against the service."""
     monkeypatch.setenv("ONYX_URL", service.url)
     return onyx

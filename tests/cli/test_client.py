@@ -1,7 +1,7 @@
-from onyx.cli.client import Sent, parse
+from onyx.cli.client import ServerSentEvent, parse
 
 
-def test_messages_comments_and_a_message_that_was_cut_off() -> None:
+def test_comments_and_a_message_that_was_cut_off_are_skipped() -> None:
     lines = [
         ": keepalive",
         "",
@@ -15,6 +15,6 @@ def test_messages_comments_and_a_message_that_was_cut_off() -> None:
         'data: {"seq": 5',
     ]
     assert list(parse(lines)) == [
-        Sent("message", {"seq": 4}, "4"),
-        Sent("done", {"status": "succeeded"}, None),
+        ServerSentEvent("message", {"seq": 4}, "4"),
+        ServerSentEvent("done", {"status": "succeeded"}, None),
     ]

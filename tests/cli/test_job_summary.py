@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from onyx.cli.job_summary import figures, percent, sparkline
+from onyx.cli.job_summary import percent, progress_line, sparkline
 
 
 def job(status: str = "running", **progress: Any) -> dict[str, Any]:
@@ -27,8 +27,8 @@ def test_percent() -> None:
     assert percent(job("succeeded")) == 100.0
 
 
-def test_figures_show_what_is_there() -> None:
-    assert figures(job()) == ""
+def test_the_progress_line_leaves_out_what_is_unknown() -> None:
+    assert progress_line(job()) == ""
     full = job(
         update=5,
         total_updates=20,
@@ -38,4 +38,4 @@ def test_figures_show_what_is_there() -> None:
         planned_bytes=2**31,
         seconds_left=75.0,
     )
-    assert figures(full) == "25 %  update 5/20  loss 1.25  812 tokens/s  1.00 GiB of 2.00 GiB planned  1:15 left"
+    assert progress_line(full) == "25 %  update 5/20  loss 1.25  812 tokens/s  1.00 GiB of 2.00 GiB planned  1:15 left"

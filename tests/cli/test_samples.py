@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from onyx.cli.client import Service
-from onyx.cli.output import CommandFailure
-from onyx.cli.samples import INLINE_BYTES, dataset_of
+from onyx.cli.client import ServiceClient
+from onyx.cli.output import CommandError
+from onyx.cli.samples import INLINE_BYTES, dataset_config
 
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 def write(path: Path, text: str) -> Path:
@@ -19,12 +19,14 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_small_files_travel_as_rows(tmp_path: Path) -> None:
-    service = Service(NOBODY)
+    service = ServiceClient(UNREACHABLE)
     lines = write(tmp_path / "a.jsonl", '{"text": "one"}\n\n{"text": "two"}\n')
-    assert dataset_of(lines, service) == {"rows": [{"text": "one"}, {"text": "two"}]}
-    assert dataset_of(write(tmp_path / "b.txt", "one\ntwo\n"), service) == {"rows": [{"text": "one"}, {"text": "two"}]}
+    assert dataset_config(lines, service) == {"rows": [{"text": "one"}, {"text": "two"}]}
+    assert dataset_config(write(tmp_path / "b.txt", "one\ntwo\n"), service) == {
+        "rows": [{"text": "one"}, {"text": "two"}]
+    }
     chats = 'messages,other\n"[{""role"": ""user"", ""content"": ""hi""}]",7\n'
-    found = dataset_of(write(tmp_path / "c.csv", chats), service)
+    found = dataset_config(write(tmp_path / "c.csv", chats), service)
     assert found == {"rows": [{"messages": [{"role": "user", "content": "hi"}], "other": "7"}]}
 
 
@@ -38,21 +40,21 @@ def test_small_files_travel_as_rows(tmp_path: Path) -> None:
         ("a.csv", "text\n\udcff", "a.csv"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_line(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_unreadable_samples_are_refused_with_their_line(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = tmp_path / name
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(CommandFailure, match=words) as said:
-        dataset_of(path, Service(NOBODY))
-    assert said.value.status == 2
+    with pytest.raises(CommandError, match=words) as caught:
+        dataset_config(path, ServiceClient(UNREACHABLE))
+    assert caught.value.status == 2
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailure, match="cannot be read"):
-        dataset_of(tmp_path / "nothing.txt", Service(NOBODY))
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="cannot be read"):
+        dataset_config(tmp_path / "nothing.txt", ServiceClient(UNREACHABLE))
 
 
 class Files(BaseHTTPRequestHandler):
-    """Takes any upload, as `/v1/files` does."""
+    """Accepts any upload, as `/v1/files` does."""
 
     bodies: tuple[bytes, ...] = ()
 
@@ -67,7 +69,7 @@ class Files(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *_: object) -> None:
-        """Silence."""
+        """Writes nothing to stderr."""
 
 
 @pytest.fixture
@@ -83,9 +85,9 @@ def files() -> Iterator[str]:
         server.server_close()
 
 
-def test_large_files_are_uploaded_as_lines(tmp_path: Path, files: str) -> None:
+def test_large_files_are_uploaded_as_jsonl(tmp_path: Path, files: str) -> None:
     path = write(tmp_path / "large.txt", "a line of text\n" * (INLINE_BYTES // 15 + 1))
-    assert dataset_of(path, Service(files)) == {"file_id": "file-7"}
+    assert dataset_config(path, ServiceClient(files)) == {"file_id": "file-7"}
     assert b'{"text": "a line of text"}\n' in Files.bodies[-1]
     assert b'name="purpose"\r\n\r\nfine-tune' in Files.bodies[-1]
     assert b'filename="large.jsonl"' in Files.bodies[-1]

@@ -13,7 +13,7 @@ import pytest
 from onyx.jobs.store.migrate import upgrade
 from onyx.jobs.store.store import Store
 from tests.jobs.postgres import PostgresServer, fast_directory, find_binaries, server_user
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 _numbers = itertools.count(1)
 
@@ -83,13 +83,13 @@ def url(databases: Databases) -> str:
 
 
 @pytest.fixture
-def world(url: str, loop: asyncio.Runner) -> Iterator[World]:
-    world = World(url)
-    loop.run(world.wipe())
-    yield world
-    loop.run(world.store.close())
+def harness(url: str, loop: asyncio.Runner) -> Iterator[StoreHarness]:
+    harness = StoreHarness(url)
+    loop.run(harness.wipe())
+    yield harness
+    loop.run(harness.store.close())
 
 
 @pytest.fixture
-def store(world: World) -> Store:
-    return world.store
+def store(harness: StoreHarness) -> Store:
+    return harness.store

@@ -6,7 +6,7 @@ from onyx.jobs.disk_quota import DiskQuota, free_bytes, is_low
 from onyx.jobs.errors import DiskQuotaError, LowDiskError
 from onyx.jobs.ids import JobKind, make_file_id
 from onyx.settings import Settings
-from tests.jobs.world import FAILURE, SPEC, World
+from tests.jobs.store_harness import FAILURE, SPEC, StoreHarness
 
 
 def put(path: Path, size: int) -> None:
@@ -14,11 +14,11 @@ def put(path: Path, size: int) -> None:
     path.write_bytes(b"x" * size)
 
 
-async def test_jobs_and_files_of_an_owner_count_together(world: World, tmp_path: Path) -> None:
+async def test_jobs_and_files_of_an_owner_count_together(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, owner_disk_bytes=1000)
-    room = DiskQuota(settings, world.store)
+    room = DiskQuota(settings, harness.store)
     assert await room.refusal("ann") is None
-    job = (await world.running("ann")).job
+    job = (await harness.running("ann")).job
     put(settings.job_dir(job.id) / "checkpoints" / "tensors", 600)
     assert await room.refusal("ann") is None
     assert await room.refusal("ann", 400) is None
@@ -26,39 +26,39 @@ async def test_jobs_and_files_of_an_owner_count_together(world: World, tmp_path:
     assert isinstance(too_much, DiskQuotaError)
     assert "600 of the 1,000 bytes" in str(too_much)
     file_id = make_file_id()
-    await world.store.uploads.put(file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=400)
+    await harness.store.uploads.put(file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=400)
     assert isinstance(await room.refusal("ann"), DiskQuotaError)
     assert await room.refusal("bob", 1000) is None
 
 
-async def test_a_finished_job_is_measured_again_when_something_went(world: World, tmp_path: Path) -> None:
+async def test_a_finished_job_is_measured_again_when_something_went(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, owner_disk_bytes=1000)
-    room = DiskQuota(settings, world.store)
-    claimed = await world.running("ann")
+    room = DiskQuota(settings, harness.store)
+    claimed = await harness.running("ann")
     folder = settings.job_dir(claimed.job.id)
     put(folder / "model" / "weights", 100)
     assert await room.used("ann") == 100
     put(folder / "checkpoints" / "tensors", 900)
     assert await room.used("ann") == 1000
-    await world.store.attempts.failed(claimed.lease, FAILURE)
+    await harness.store.attempts.report_failed(claimed.lease, FAILURE)
     assert await room.used("ann") == 1000
     (folder / "checkpoints" / "tensors").unlink()
     (folder / "checkpoints").rmdir()
     assert await room.used("ann") == 100
 
 
-async def test_a_nearly_full_disk_is_nobodys_quota(world: World, tmp_path: Path) -> None:
+async def test_a_nearly_full_disk_is_nobodys_quota(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, free_disk_bytes=2**62)
     assert is_low(settings)
-    assert isinstance(await DiskQuota(settings, world.store).refusal("ann"), LowDiskError)
+    assert isinstance(await DiskQuota(settings, harness.store).refusal("ann"), LowDiskError)
     assert not is_low(Settings(home=tmp_path, free_disk_bytes=0))
     assert is_low(Settings(home=tmp_path, free_disk_bytes=0), more=2 * free_bytes(tmp_path))
 
 
-async def test_a_refusal_does_not_hide_the_job_that_a_key_has_made(world: World) -> None:
-    made = await world.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k")
+async def test_a_refusal_does_not_hide_the_job_that_a_key_has_made(harness: StoreHarness) -> None:
+    made = await harness.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k")
     refusal = DiskQuotaError("full")
-    again = await world.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k", refusal=refusal)
+    again = await harness.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k", refusal=refusal)
     assert again.id == made.id
     with pytest.raises(DiskQuotaError, match="full"):
-        await world.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="other", refusal=refusal)
+        await harness.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="other", refusal=refusal)

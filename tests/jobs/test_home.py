@@ -10,11 +10,11 @@ from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
 from onyx.jobs.runner import client_presence
 from onyx.settings import Settings
-from tests.jobs.world import SPEC
+from tests.jobs.store_harness import SPEC
 
 
 def test_a_process_that_only_looks_on_starts_no_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "KEEP_SECONDS", 0.0)  # at every look
+    monkeypatch.setattr(home, "RUNNER_CHECK_SECONDS", 0.0)  # at every look
 
     async def story() -> None:
         opened = await Home.open(Settings(home=tmp_path))

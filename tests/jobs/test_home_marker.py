@@ -15,45 +15,45 @@ from onyx.jobs.store.database import make_engine
 from onyx.jobs.store.migrate import upgrade
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
-from tests.jobs.world import World, wrap_call
+from tests.jobs.store_harness import StoreHarness, wrap_call
 
 
 def names_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-async def test_the_first_process_marks_the_home_and_later_ones_find_it(world: World, tmp_path: Path) -> None:
+async def test_the_first_process_marks_the_home_and_later_ones_find_it(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
-    await check_marker(world.store, settings)
-    await check_marker(world.store, settings)
+    await check_marker(harness.store, settings)
+    await check_marker(harness.store, settings)
     marker = settings.home / "marker"
-    assert marker.read_text() == await world.store.runners.marker()
+    assert marker.read_text() == await harness.store.home_marker()
     assert names_in(settings.home) == ["marker"], "nothing is left beside it"
     assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("left", [0, 1, 31])
-async def test_a_marker_that_was_cut_off_is_written_again(world: World, tmp_path: Path, left: int) -> None:
-    expected = await world.store.runners.marker()
+async def test_a_marker_that_was_cut_off_is_written_again(harness: StoreHarness, tmp_path: Path, left: int) -> None:
+    expected = await harness.store.home_marker()
     (tmp_path / "marker").write_text(expected[:left] + "\0" * (32 - left))
-    await world.job()  # the store is in use: the home is still its home
-    await check_marker(world.store, Settings(home=tmp_path))
+    await harness.job()  # the store is in use: the home is still its home
+    await check_marker(harness.store, Settings(home=tmp_path))
     assert (tmp_path / "marker").read_text() == expected
 
 
-async def test_a_home_of_another_store_is_refused(world: World, tmp_path: Path) -> None:
+async def test_a_home_of_another_store_is_refused(harness: StoreHarness, tmp_path: Path) -> None:
     (tmp_path / "marker").write_text("0" * 31)
     with pytest.raises(WrongHomeError):
-        await check_marker(world.store, Settings(home=tmp_path))
+        await check_marker(harness.store, Settings(home=tmp_path))
     (tmp_path / "marker").write_bytes(b"\xff" * 32)
     with pytest.raises(WrongHomeError):
-        await check_marker(world.store, Settings(home=tmp_path))
+        await check_marker(harness.store, Settings(home=tmp_path))
 
 
-async def test_a_store_with_jobs_does_not_take_an_empty_home(world: World, tmp_path: Path) -> None:
-    await world.job()
+async def test_a_store_with_jobs_does_not_take_an_empty_home(harness: StoreHarness, tmp_path: Path) -> None:
+    await harness.job()
     with pytest.raises(WrongHomeError):
-        await check_marker(world.store, Settings(home=tmp_path))
+        await check_marker(harness.store, Settings(home=tmp_path))
     assert names_in(tmp_path) == []
 
 

@@ -13,7 +13,7 @@ from tests.jobs.postgres import PostgresServer
 
 async def the_job(home: Home) -> Job:
     """The only one, once it is there."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         while True:
             if found := (await home.store.jobs.list()).jobs:
                 return found[0]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
 
 
 @pytest.fixture(scope="session")
 def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
-    share_measurements(home)
+    share_planner_cache(home)
     return home
 
 

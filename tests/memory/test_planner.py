@@ -9,7 +9,7 @@ import pytest
 from benchmarks.memory_cases import llama
 from onyx.memory.devices.device import Device
 from onyx.memory.errors import DoesNotFitError, PlanError
-from onyx.memory.footprint import estimate as estimating
+from onyx.memory.footprint import estimate
 from onyx.memory.footprint.overhead import ASSUMED_CUDA
 from onyx.memory.planner import plan
 from onyx.memory.planning.plan import Plan
@@ -201,7 +201,7 @@ def test_a_plan_from_cache_runs_no_model(monkeypatch: pytest.MonkeyPatch) -> Non
         return plan(RECIPE, effective_batch=64, devices=[card(8 * GB), card(16 * GB, 1)], lengths=range(1, 4000))
 
     first = make()
-    monkeypatch.setattr(estimating, "estimate", None)
+    monkeypatch.setattr(estimate, "estimate", None)
     monkeypatch.setattr("torch.nn.Module.__call__", None)
     assert make() == first
 
@@ -237,7 +237,7 @@ def test_plans_and_devices_need_no_torch() -> None:
 import sys
 import onyx.memory, onyx.memory.errors, onyx.memory.planner, onyx.memory.recipe
 import onyx.memory.devices.device, onyx.memory.footprint.footprint, onyx.memory.footprint.json_cache
-import onyx.memory.footprint.overhead, onyx.memory.planning.alternatives, onyx.memory.planning.device_fit
+import onyx.memory.footprint.stored, onyx.memory.planning.alternatives, onyx.memory.planning.device_fit
 import onyx.memory.planning.plan, onyx.memory.planning.timing
 assert not {"torch", "transformers", "peft"} & set(sys.modules)
 """

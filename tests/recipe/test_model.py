@@ -10,9 +10,13 @@ from torch import nn
 from onyx.memory.footprint.model_builder import build
 from onyx.memory.footprint.model_builder import load_config as plan_config
 from onyx.memory.recipe import Lora, Recipe
+from onyx.recipe.model import autocast, load_dtype
+from onyx.recipe.precision import Precision
 from onyx.training.contract.spec import LoraSpec
 from onyx.training.models.load import load_config, load_model
 from onyx.training.models.tiny import make_tiny
+
+DTYPES: list[tuple[Precision, torch.dtype]] = [("bf16", torch.bfloat16), ("fp16", torch.float16)]
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +63,23 @@ def test_the_routers_balance_loss_is_in_neither() -> None:
     config = MixtralConfig(num_hidden_layers=1, hidden_size=8, output_router_logits=True)
     assert plan_config(Recipe(model=config)).output_router_logits is False
     assert config.output_router_logits is True  # the caller's own stays as it is
+
+
+@pytest.mark.parametrize(("precision", "dtype"), DTYPES)
+def test_forward_computes_in_the_precision(precision: Precision, dtype: torch.dtype) -> None:
+    with autocast(precision, "cpu"):
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") is dtype
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_float32_leaves_the_callers_context_alone() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), autocast("float32", "cpu"):
+        assert torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(("precision", "dtype"), DTYPES)
+def test_only_frozen_weights_are_loaded_in_half(precision: Precision, dtype: torch.dtype) -> None:
+    assert load_dtype("lora", precision) is dtype
+    assert load_dtype("full", precision) is torch.float32
+    assert load_dtype("lora", "float32") is torch.float32

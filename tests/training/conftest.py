@@ -6,9 +6,9 @@ import pytest
 
 from onyx.training.models.tiny import make_tiny
 from onyx.training.models.tokenizer import load_tokenizer
-from tests.measured import share_measurements
+from tests.planner_cache import share_planner_cache
+from tests.training.fork_server import ForkServer
 from tests.training.job import Job, make_model, write_data, write_pairs
-from tests.training.template import Template
 
 LENGTHS = [5, 12, 3, 30, 8, 21, 16, 4, 9, 40, 6, 11, 2, 25, 7, 18] * 5
 
@@ -17,30 +17,30 @@ PAIRS = [(3, 5, 9), (8, 12, 4), (2, 3, 2), (10, 20, 25), (1, 7, 7), (6, 15, 2), 
 
 
 @pytest.fixture(scope="session")
-def template() -> Iterator[Template]:
-    template = Template()
-    yield template
-    template.close()
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("onyx")
-    share_measurements(home)
+    share_planner_cache(home)
     return home
 
 
 @pytest.fixture
-def job(template: Template, home: Path, tmp_path: Path) -> Job:
+def job(fork_server: ForkServer, home: Path, tmp_path: Path) -> Job:
     """80 samples of 2 to 40 tokens, in 10 windows an epoch, 2 epochs."""
     data = home / "data" / "plain"
     if not data.exists():
         write_data(data, LENGTHS)
-    return Job(template=template, home=tmp_path, model=make_model(home), data=data)
+    return Job(fork_server=fork_server, home=tmp_path, model=make_model(home), data=data)
 
 
 @pytest.fixture
-def preferring(job: Job, home: Path) -> Job:
+def preference_job(job: Job, home: Path) -> Job:
     """36 pairs, in 5 windows an epoch, and 4 to evaluate on; with dropout."""
     job.data = home / "data" / "pairs"
     if not job.data.exists():

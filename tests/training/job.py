@@ -27,7 +27,7 @@ from onyx.training.rank.main import set_up
 from onyx.training.rank.rank_group import Ranks
 from onyx.training.rank.run import Run
 from onyx.training.state.events import read_events
-from tests.training.template import SECONDS, Template
+from tests.training.fork_server import SECONDS, ForkServer
 
 VOCABULARY = 250
 POISON = 255
@@ -43,7 +43,7 @@ def write_data(
     masked: tuple[int, ...] = (),
     poisoned: tuple[int, ...] = (),
 ) -> Path:
-    """Prepared samples of these lengths that a model can learn; the last `evaluation` of them are held out.
+    """Write prepared samples of these lengths that a model can learn. The last `evaluation` of them are held out.
 
     Every token follows from the one before it. `masked` samples have no label token, `poisoned` ones begin with POISON.
     """
@@ -63,17 +63,17 @@ def write_data(
 
 
 def write_pairs(out: Path, lengths: list[tuple[int, int, int]], *, evaluation: int = 0, seed: int = 0) -> Path:
-    """Prepared pairs: tokens of the prompt, of the preferred answer and of the other.
+    """Write prepared pairs. `lengths` are the tokens of the prompt, of the preferred answer and of the other.
 
-    A preferred answer counts up by 7 where its prompt does, the other one by 3.
+    A prompt and its preferred answer count up by 7, the other answer by 3.
     """
     out.mkdir(parents=True)
     random = np.random.default_rng(seed)
     with Writer(out) as writer:
         for prompt, *answers in lengths:
-            asked = int(random.integers(VOCABULARY)) + 7 * np.arange(prompt)
+            prompt_tokens = int(random.integers(VOCABULARY)) + 7 * np.arange(prompt)
             for step, length in zip((7, 3), answers, strict=True):
-                tokens = np.append(asked, asked[-1] + step * np.arange(1, length + 1)) % VOCABULARY
+                tokens = np.append(prompt_tokens, prompt_tokens[-1] + step * np.arange(1, length + 1)) % VOCABULARY
                 writer.add(_encoded(tokens.astype(np.int32), np.arange(len(tokens)) >= prompt))
         held = np.arange(len(lengths)) >= len(lengths) - evaluation
         writer.split(np.repeat(held, 2))
@@ -105,7 +105,7 @@ def _encoded(tokens: NDArray[np.int32], mask: NDArray[np.bool_]) -> Encoded:
 
 
 def make_model(home: Path, **changes: Any) -> Path:
-    """onyx/tiny, or with changes a Llama of its own with onyx/tiny's tokenizer."""
+    """onyx/tiny, or with changes another Llama with onyx/tiny's tokenizer."""
     tiny = make_tiny(home / "models")
     if not changes:
         return tiny
@@ -127,7 +127,7 @@ def make_model(home: Path, **changes: Any) -> Path:
 class Job:
     """One job and its attempts."""
 
-    template: Template
+    fork_server: ForkServer
     home: Path
     model: Path
     data: Path
@@ -138,10 +138,10 @@ class Job:
     """The plan's."""
 
     plan: dict[str, Any] = field(default_factory=dict)
-    """What else the plan says."""
+    """Other entries of the plan."""
 
     budgets: list[int] = field(default_factory=lambda: [128])
-    """One rank each."""
+    """One per rank."""
 
     parts: list[float] | None = None
     memory: list[int | None] | None = None
@@ -150,15 +150,15 @@ class Job:
     """What every rank calls first, as module:function."""
 
     memory_losses: int = 0
-    """Former attempts that ended out of memory."""
+    """How many former attempts ended out of memory."""
 
     free_disk: int = 0
-    """What the operator wants to keep free."""
+    """Bytes that the operator keeps free."""
 
     compile_dir: Path | None = None
     layout: Literal["padded", "joined"] = "padded"
     number: int = 0
-    """The last attempt's."""
+    """Number of the last attempt."""
 
     @property
     def dir(self) -> Path:
@@ -179,21 +179,21 @@ class Job:
         return Job(**values)
 
     def start(self, *, hold: Sequence[int] = ()) -> list[int]:
-        """The next attempt's ranks, as processes. They wait after each update of `hold`."""
+        """Start the next attempt's ranks as processes. They wait after each update of `hold`."""
         self.number += 1
         path = self.write_attempt()
         ranks = range(len(self.budgets))
-        return [self.template.start(path, rank, limits=self.limits, hold=hold, hook=self.hook) for rank in ranks]
+        return [self.fork_server.start(path, rank, limits=self.limits, hold=hold, hook=self.hook) for rank in ranks]
 
     def wait(self, pids: list[int], seconds: float = SECONDS) -> list[int]:
-        return [self.template.wait(pid, seconds) for pid in pids]
+        return [self.fork_server.wait(pid, seconds) for pid in pids]
 
     def run(self) -> list[int]:
-        """One attempt, left alone."""
+        """Run one attempt to its end."""
         return self.wait(self.start())
 
     def finish(self) -> "Job":
-        """One attempt that must end well."""
+        """Run one attempt that must succeed."""
         codes = self.run()
         assert codes == [Exit.DONE] * len(self.budgets), self.log()
         return self
@@ -248,12 +248,12 @@ class Job:
             os.kill(pid, number)
 
     def until_held(self, update: int) -> None:
-        """Until the attempt waits at an update of `hold`: however busy the machine is, it gets no further."""
+        """Wait until the attempt waits at an update of `hold`. On a busy machine, too, it gets no further."""
         ranks = range(len(self.budgets) if update == 0 else 1)
         self.until(lambda: all((self.attempt_dir / f"held-{update}-{rank}").exists() for rank in ranks))
 
     def release(self, update: int) -> None:
-        """Let the attempt go on from there, now or when it comes there."""
+        """Let the attempt go on from that update, now or when it gets there."""
         (self.attempt_dir / f"release-{update}").touch()
 
     def until(self, condition: Callable[[], bool], seconds: float = SECONDS) -> None:
@@ -278,11 +278,11 @@ def inline(job: Job, stop: StopFlag | None = None) -> Iterator[Run]:
     try:
         yield run
     finally:
-        run.record.close()
+        run.recorder.close()
 
 
 def run_inline(job: Job) -> Run:
-    """The next attempt, from its beginning to its end."""
+    """Run the next attempt from its beginning to its end, in this process."""
     with inline(job) as run:
         assert train(run) is Ending.DONE
         finish(run)
@@ -290,7 +290,7 @@ def run_inline(job: Job) -> Run:
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit for bit."""
+    """Whether both are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 

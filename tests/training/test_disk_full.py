@@ -44,7 +44,7 @@ def test_on_a_small_disk(job: Job, small_disk: Path) -> None:
 
 
 def test_where_files_may_not_grow(job: Job) -> None:
-    """What a quota does, for whoever is not root."""
+    """Like a disk quota, but without root."""
     job.limits = {"RLIMIT_FSIZE": 300_000}
     fails_clearly(job)
     assert complete(job.dir / "checkpoints") == []
@@ -57,7 +57,7 @@ def test_on_a_nearly_full_disk_checkpoints_wait_and_training_goes_on(job: Job) -
     saved = [event.data["update"] for event in job.events if event.kind == "checkpoint"]
     left_out = [event for event in job.events if event.level == "warn"]
     last = max(event.data["update"] for event in quiet.events if event.kind == "checkpoint")
-    assert saved == [last]  # the one that must be is tried in any case
+    assert saved == [last]  # the last one is always tried
     assert [event.data["update"] for event in left_out] == list(range(5, last + 1, 5))
     assert "no checkpoint at update 5, the last one stays" in left_out[0].message
     assert same(job.weights(), quiet.weights())

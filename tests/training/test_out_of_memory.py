@@ -1,4 +1,4 @@
-"""Out of memory for real: an rlimit, no pretence. The update is that of a rank that had cut so from the start."""
+"""Out of memory for real, by an rlimit. The update is that of a rank that had used the finer cut from the start."""
 
 import json
 import signal
@@ -31,8 +31,8 @@ def tight(job: Job, home: Path) -> Job:
     return job
 
 
-def room(megabytes: int) -> int:
-    """Memory for the model, its optimizer, and so much more."""
+def memory_for(megabytes: int) -> int:
+    """Memory for the model, its optimizer, and this much more."""
     return 3 * 616_768 * 4 + megabytes * MB
 
 
@@ -41,7 +41,7 @@ def memory_events(job: Job) -> list[Event]:
 
 
 def replayed(job: Job) -> Job:
-    """The same job with all the memory it wants, whose windows are cut as the journal says."""
+    """The same job without a memory limit, cut by the first one's journal."""
     replay = job.twin("replay", memory=None)
     former = attempt_dir(replay.dir, 1)
     former.mkdir(parents=True)
@@ -53,7 +53,7 @@ def replayed(job: Job) -> Job:
 
 
 def test_in_backward(tight: Job) -> None:
-    tight.memory = [room(85)]
+    tight.memory = [memory_for(85)]
     tight.finish()
     (event,) = memory_events(tight)
     assert (event.data["retries"], event.data["in_backward"]) == ([1], [1])
@@ -63,7 +63,7 @@ def test_in_backward(tight: Job) -> None:
 
 
 def test_many_times_in_a_row_in_forward(tight: Job) -> None:
-    tight.memory = [room(18)]
+    tight.memory = [memory_for(18)]
     tight.finish()
     first = memory_events(tight)[0]
     assert first.data["retries"][0] >= 3
@@ -72,9 +72,9 @@ def test_many_times_in_a_row_in_forward(tight: Job) -> None:
 
 
 def test_on_one_rank_of_two(tight: Job) -> None:
-    """The other waits at the vote, keeps its budget, and nobody hangs."""
+    """The other rank waits at the vote and keeps its budget."""
     tight.budgets = [1024, 1024]
-    tight.memory = [None, room(25)]
+    tight.memory = [None, memory_for(25)]
     tight.finish()
     first = memory_events(tight)[0]
     assert first.data["retries"][0] == 0
@@ -85,8 +85,8 @@ def test_on_one_rank_of_two(tight: Job) -> None:
 
 
 def test_the_lower_budget_outlives_the_attempt(tight: Job) -> None:
-    """Killed after it ran out, resumed with all the memory there is: still cut as the journal says."""
-    tight.memory = [room(40)]
+    """Killed after memory ran out, resumed without a limit: the journal still decides the cut."""
+    tight.memory = [memory_for(40)]
     tight.training = {"epochs": 2, "save_every_updates": 3}
     quiet = tight.twin("quiet").finish()
     pids = tight.start(hold=[5])
@@ -101,7 +101,7 @@ def test_the_lower_budget_outlives_the_attempt(tight: Job) -> None:
 
 def test_a_sample_that_does_not_fit_alone_fails_the_job(tight: Job) -> None:
     tight.budgets = [1024, 1024]
-    tight.memory = [room(4), None]
+    tight.memory = [memory_for(4), None]
     assert tight.run() == [Exit.USER_ERROR] * 2
     error = (tight.attempt_dir / "error.json").read_text()
     assert "out_of_memory" in error
@@ -117,12 +117,12 @@ def tight_pairs(tight: Job, home: Path) -> Job:
         lengths = [(int(a), int(b), int(c)) for a, b, c in random.integers(4, 30, size=(40, 3))]
         write_pairs(tight.data, lengths)
     tight.training = {"epochs": 1, "objective": "dpo"}
-    tight.memory = [room(60)]
+    tight.memory = [memory_for(60)]
     return tight
 
 
-def test_of_pairs_both_answers_are_cut_together(tight_pairs: Job) -> None:
-    """The journal's budget is of both answers; the update stays that of a rank that had cut so from the start."""
+def test_both_answers_of_a_pair_are_cut_together(tight_pairs: Job) -> None:
+    """The journal's budget counts both answers, and a replay by the journal has the same bits."""
     tight_pairs.finish()
     first = memory_events(tight_pairs)[0]
     assert first.data["budgets"][0] <= 512
@@ -133,24 +133,24 @@ def test_of_pairs_both_answers_are_cut_together(tight_pairs: Job) -> None:
 
 
 def reference_of(job: Job) -> bytes:
-    """The stored stretch, with the few bytes that say what it is."""
+    """The stored stretch, with the file's header."""
     (path,) = job.dir.glob("reference-*/training-00000000/*.npy")
     return path.read_bytes()
 
 
-def test_a_death_before_the_journal_knows_leaves_nothing_behind(tight_pairs: Job) -> None:
-    """The next attempt has all the memory there is: its job is the one that never ran out."""
-    tight_pairs.hook = "tests.training.deaths:before_the_line"
+def test_a_crash_before_the_journal_line_leaves_nothing_behind(tight_pairs: Job) -> None:
+    """The next attempt has no memory limit: its result is that of a job that never ran out."""
+    tight_pairs.hook = "tests.training.crash_points:before_the_journal_line"
     assert tight_pairs.run() == [-signal.SIGKILL]
     tight_pairs.hook = tight_pairs.memory = None
     tight_pairs.finish()
     assert reference_of(tight_pairs) == reference_of(tight_pairs.twin("roomy").finish())
 
 
-def test_a_death_after_the_journal_knows_is_one_that_changes_nothing(tight_pairs: Job) -> None:
-    """The next attempt has all the memory there is, and computes the stretch as it was cut when it was not stored."""
+def test_a_crash_after_the_journal_line_changes_nothing(tight_pairs: Job) -> None:
+    """The next attempt has no memory limit, and cuts the stretch by the line of the crashed one."""
     quiet = tight_pairs.twin("quiet").finish()
-    tight_pairs.hook = "tests.training.deaths:before_the_stretch"
+    tight_pairs.hook = "tests.training.crash_points:before_the_stretch_is_stored"
     assert tight_pairs.run() == [-signal.SIGKILL]
     assert len(memory_events(tight_pairs)) == 1
     assert not list(tight_pairs.dir.glob("reference-*/training-*"))
@@ -158,14 +158,14 @@ def test_a_death_after_the_journal_knows_is_one_that_changes_nothing(tight_pairs
     tight_pairs.finish()
     assert reference_of(tight_pairs) == reference_of(quiet)
     roomy = tight_pairs.twin("roomy").finish()
-    assert reference_of(roomy) != reference_of(quiet)  # so that what is compared here says something
+    assert reference_of(roomy) != reference_of(quiet)  # otherwise the comparison above would show nothing
 
 
 def test_in_an_evaluation_that_may_stop_the_job(tight: Job) -> None:
-    """Held-out samples are longer than the others, so that windows fit and evaluations do not."""
+    """Held-out samples are longer than the others, so windows fit and evaluations do not."""
     tight.data = write_data(tight.home / "data", [9, 12, 7, 11] * 6 + [64] * 40, evaluation=40)
-    tight.window, tight.memory = 8, [room(40)]
-    tight.hook = "tests.training.uneven:strongly"
+    tight.window, tight.memory = 8, [memory_for(40)]
+    tight.hook = "tests.training.uneven_kernels:strongly"
     tight.training = {"epochs": 4, "early_stopping_patience": 1, "learning_rate": 0.05}
     tight.finish()
     first = memory_events(tight)[0]
@@ -183,7 +183,7 @@ def epochs_of(job: Job) -> list[dict[str, Any]]:
 
 def test_an_evaluation_of_what_does_not_fit_alone_fails_the_job(tight: Job) -> None:
     tight.data = write_data(tight.home / "data", [9, 12, 7, 11] * 6 + [256], evaluation=1)
-    tight.window, tight.memory = 8, [room(14)]
+    tight.window, tight.memory = 8, [memory_for(14)]
     assert tight.run() == [Exit.USER_ERROR]
     assert "one sample of 256 tokens does not fit" in (tight.attempt_dir / "error.json").read_text()
 
@@ -192,7 +192,7 @@ def test_an_evaluation_of_what_does_not_fit_alone_fails_the_job(tight: Job) -> N
 def test_a_planned_job_of_pairs_never_runs_out(
     tight: Job, home: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planner's micro-batch counts both answers: with the planned memory enforced, nothing is cut finer."""
+    """The planner counts both answers: with the planned memory as the limit, nothing is cut finer."""
     monkeypatch.setenv("ONYX_HOME", str(home))
     tight.data = write_pairs(tight.home / "pairs", [(8, 30, 20), (4, 10, 44), (20, 28, 28)] * 40)
     tight.window, tight.training = 64, {"epochs": 1, "objective": "dpo", "method": method}

@@ -1,4 +1,4 @@
-"""It is not lost: whatever happens to its ranks, a job's final weights are those of the job that was left alone."""
+"""Whatever happens to a job's ranks, its final weights are those of the same job run undisturbed."""
 
 import random
 import signal
@@ -14,28 +14,28 @@ from tests.training.job import Job, distance, make_model, same
 UPDATES = 20
 
 REACH = 3
-"""Updates within which a kill comes, at some moment of them."""
+"""A kill comes at a random moment within this many updates."""
 
 
 @pytest.fixture
-def dropping(job: Job, home: Path) -> Job:
-    """With dropout, so that random numbers are part of what must come back."""
+def dropout_job(job: Job, home: Path) -> Job:
+    """With dropout, so that a resumed attempt must draw the same random numbers."""
     job.model = make_model(home, attention_dropout=0.2)
     return job
 
 
 @pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
-def running(request: pytest.FixtureRequest, dropping: Job) -> Job:
-    dropping.budgets = [128] if request.param == 1 else [128, 64]
-    dropping.parts = None if request.param == 1 else [0.7, 0.3]
-    return dropping
+def running(request: pytest.FixtureRequest, dropout_job: Job) -> Job:
+    dropout_job.budgets = [128] if request.param == 1 else [128, 64]
+    dropout_job.parts = None if request.param == 1 else [0.7, 0.3]
+    return dropout_job
 
 
 UNDISTURBED: dict[int, Job] = {}
 
 
 def undisturbed(job: Job, home: Path) -> Job:
-    """The same job, left alone. Run once for each number of ranks."""
+    """The same job, undisturbed. Run once for each number of ranks."""
     ranks = len(job.budgets)
     if ranks not in UNDISTURBED:
         UNDISTURBED[ranks] = job.twin("undisturbed", home=home / f"undisturbed-{ranks}").finish()
@@ -44,7 +44,7 @@ def undisturbed(job: Job, home: Path) -> Job:
 
 
 def disturb(job: Job, moment: int, act: Callable[[list[int]], None]) -> list[int]:
-    """Do something to an attempt after so many updates of the job; how its ranks ended."""
+    """Act on an attempt after so many updates of the job. Returns its ranks' exit statuses."""
     pids = job.start(hold=[moment])
     job.until_held(moment)
     act(pids)
@@ -53,7 +53,7 @@ def disturb(job: Job, moment: int, act: Callable[[list[int]], None]) -> list[int
 
 
 def resumed_from(job: Job) -> int:
-    """The update that the last attempt began with."""
+    """The update from which the last attempt resumed."""
     messages = [event for event in job.events if event.message.startswith("resumed from update")]
     return int(messages[0].data["update"]) if messages else 0
 
@@ -61,19 +61,19 @@ def resumed_from(job: Job) -> int:
 def check(job: Job, home: Path) -> None:
     quiet = undisturbed(job, home)
     assert same(job.weights(), quiet.weights())
-    # All but the speed.
-    told = [[row.split(",")[:7] + row.split(",")[8:] for row in each.rows()] for each in (job, quiet)]
-    assert told[0] == told[1]
+    # All columns but the speed.
+    columns = [[row.split(",")[:7] + row.split(",")[8:] for row in each.rows()] for each in (job, quiet)]
+    assert columns[0] == columns[1]
 
 
 def kill_some(job: Job, chance: random.Random, moments: list[int]) -> None:
-    """SIGKILL one rank at each of the moments, then let the job end."""
+    """SIGKILL one rank after each of these updates, then let the job finish."""
     for moment in moments:
         pids = job.start(hold=[moment, moment + REACH])
         job.until_held(moment)
         job.release(moment)
         time.sleep(chance.random() * 0.05)  # no more than REACH updates, however long this takes
-        # Before the first update ranks may not have met yet: then it is the runner that ends those who wait.
+        # Before the first update a rank may still wait for the killed one to start. The runner would end it: kill all.
         job.signal([chance.choice(pids)] if moment else pids, signal.SIGKILL)
         job.release(moment + REACH)
         assert Exit.SAVED not in job.wait(pids)
@@ -116,9 +116,9 @@ def test_sigterm_saves_the_last_update_and_leaves(running: Job, home: Path) -> N
     check(running, home)
 
 
-def test_sigterm_to_one_rank_stops_all(dropping: Job) -> None:
-    dropping.budgets = [128, 128]
-    codes = disturb(dropping, 3, lambda pids: dropping.signal(pids[1:]))
+def test_sigterm_to_one_rank_stops_all(dropout_job: Job) -> None:
+    dropout_job.budgets = [128, 128]
+    codes = disturb(dropout_job, 3, lambda pids: dropout_job.signal(pids[1:]))
     assert codes == [Exit.SAVED] * 2
 
 
@@ -135,7 +135,7 @@ def test_another_number_of_ranks_goes_on_within_rounding(job: Job, home: Path) -
     assert samples[0] == samples[1]
 
 
-def test_no_temporary_thing_is_left(running: Job, home: Path) -> None:
+def test_no_temporary_file_is_left(running: Job, home: Path) -> None:
     folder = undisturbed(running, home).dir
     assert list(folder.rglob(".*")) == []
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
@@ -147,25 +147,25 @@ def test_no_temporary_thing_is_left(running: Job, home: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "budgets"), [("full", [96, 64]), ("lora", [96])], ids=["full, two ranks", "lora, one rank"]
 )
-def test_sigkill_of_a_job_that_learns_preferences(preferring: Job, method: str, budgets: list[int]) -> None:
-    """Killed before its reference is whole, and twice after: trained weights are never taken for the reference."""
-    preferring.budgets = budgets
-    preferring.training |= {"method": method, "epochs": 4, "save_every_updates": 3, "lora": {"dropout": 0.1}}
-    quiet = preferring.twin("quiet").finish()
-    kill_some(preferring, random.Random(0), [0, 5, 12])
-    assert resumed_from(preferring) >= 9
+def test_sigkill_of_a_job_that_learns_preferences(preference_job: Job, method: str, budgets: list[int]) -> None:
+    """Killed before its reference is complete, and twice after: it is never computed from trained weights."""
+    preference_job.budgets = budgets
+    preference_job.training |= {"method": method, "epochs": 4, "save_every_updates": 3, "lora": {"dropout": 0.1}}
+    quiet = preference_job.twin("quiet").finish()
+    kill_some(preference_job, random.Random(0), [0, 5, 12])
+    assert resumed_from(preference_job) >= 9
     assert len(quiet.rows()) == 20
-    assert same(preferring.weights(), quiet.weights())
-    columns = [[row.split(",")[:7] + row.split(",")[8:] for row in each.rows()] for each in (preferring, quiet)]
+    assert same(preference_job.weights(), quiet.weights())
+    columns = [[row.split(",")[:7] + row.split(",")[8:] for row in each.rows()] for each in (preference_job, quiet)]
     assert columns[0] == columns[1]
 
 
-def test_sigkill_while_the_window_grows(dropping: Job) -> None:
-    """How much it has grown follows from the update alone."""
-    dropping.window, dropping.accumulation_steps = 16, 4
-    dropping.training = {"accumulation_warmup": 12, "accumulation_scheduler": "cosine", "save_every_updates": 2}
-    quiet = dropping.twin("quiet").finish()
-    kill_some(dropping, random.Random(0), [4, 8])
-    assert resumed_from(dropping) >= 6
-    assert same(dropping.weights(), quiet.weights())
-    assert [row.split(",")[:7] for row in dropping.rows()] == [row.split(",")[:7] for row in quiet.rows()]
+def test_sigkill_while_the_window_grows(dropout_job: Job) -> None:
+    """Its size follows from the update's number alone."""
+    dropout_job.window, dropout_job.accumulation_steps = 16, 4
+    dropout_job.training = {"accumulation_warmup": 12, "accumulation_scheduler": "cosine", "save_every_updates": 2}
+    quiet = dropout_job.twin("quiet").finish()
+    kill_some(dropout_job, random.Random(0), [4, 8])
+    assert resumed_from(dropout_job) >= 6
+    assert same(dropout_job.weights(), quiet.weights())
+    assert [row.split(",")[:7] for row in dropout_job.rows()] == [row.split(",")[:7] for row in quiet.rows()]

@@ -1,4 +1,8 @@
-"""Document 002's accumulator, adaptive accumulator and trainer."""
+"""Document 002's accumulator, adaptive accumulator and trainer, as `docs/ads.md` describes them.
+
+It imports `onyx.accumulation` only. Users import it as `onyx.server.features.ads.gradient_accumulation`, which also
+gives the adaptive accumulator the memory planner. Start with `accumulator.py`; its settings are in `config.py`.
+"""
 
 from onyx.accumulation.ads.accumulator import GradientAccumulator
 from onyx.accumulation.ads.adaptive import AdaptiveGradientAccumulator

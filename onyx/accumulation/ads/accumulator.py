@@ -1,4 +1,4 @@
-"""Document 002's accumulator: one call per micro-batch, which steps the optimizer at the end of each window."""
+"""Document 002's accumulator: one call per micro-batch; the last call of a window steps the optimizer."""
 
 import logging
 import math
@@ -27,13 +27,13 @@ HISTORY = 1000
 """How many entries each history keeps."""
 
 MEMORY_AGE = 0.05
-"""Seconds for which a reading of memory is good enough: a system call per micro-batch would show in small ones."""
+"""Seconds for which a reading of memory is reused: a system call per micro-batch would slow small ones down."""
 
 _GB = 1e9
 
 
 class GradientAccumulator:
-    """Accumulates micro-batches into exact updates of whatever optimizer it is called with."""
+    """Accumulates micro-batches into exact updates of the optimizer that each call is given."""
 
     def __init__(self, config: GradientAccumulationConfig) -> None:
         self._config = _checked(config)
@@ -62,7 +62,7 @@ class GradientAccumulator:
 
     @property
     def scaler(self) -> torch.amp.GradScaler:
-        """The accumulator's own scaler: disabled where there is nothing to scale."""
+        """The accumulator's own scaler, disabled where the loss needs no scaling."""
         return self.mixed.scaler
 
     @property
@@ -72,17 +72,17 @@ class GradientAccumulator:
 
     @property
     def total_loss(self) -> Number:
-        """Plain sum of the window's losses."""
+        """Sum of the losses of the window."""
         return self._last.losses
 
     @property
     def total_samples(self) -> Number:
-        """The window's weight; its micro-batches when they came without weights."""
+        """Weight of the window; without weights, how many micro-batches it has."""
         return self._last.taken if self._last.weighted else int(self._last.count)
 
     @property
     def open_window(self) -> Window | None:
-        """The window that is still taking micro-batches, if there is one."""
+        """The window that still takes micro-batches, if there is one."""
         return self._window
 
     def accumulate_gradients(
@@ -94,9 +94,9 @@ class GradientAccumulator:
         *,
         weight: Number | None = None,
     ) -> dict[str, Any]:
-        """Run backward for a micro-batch whose loss is a mean over `weight`; at the window's end update and clear."""
+        """Run backward for a micro-batch whose loss is a mean over `weight`; at the end of the window update."""
         started = time.perf_counter()
-        window = self._opened(model)
+        window = self._open(model)
         contribution = window.take(loss, weight)
         scaling = self._scaling(scaler)
         scaling.scale(contribution).backward()
@@ -108,23 +108,23 @@ class GradientAccumulator:
         return self._report(started, backward_time, model, scaling, update)
 
     def flush(self, model: Module, optimizer: Optimizer, scaler: Any = None) -> dict[str, Any]:
-        """Apply a window that is still open, weighted by its own length, and report as `accumulate_gradients` does."""
+        """Apply an open window with the micro-batches it has. Returns the same report as `accumulate_gradients`."""
         started = time.perf_counter()
         scaling = self._scaling(scaler)
         update = self._close(model, optimizer, scaling) if self._window else None
         return self._report(started, 0.0, model, scaling, update)
 
     def micro_batch(self, model: Module) -> AbstractContextManager[None]:
-        """Around forward and `accumulate_gradients`: under DDP, gradients then travel once per window."""
+        """A context for forward and `accumulate_gradients`: under DDP, ranks then exchange once per window."""
         last = self.should_update() or not self.config.sync_gradients
         return ddp.sync_if(model, last)
 
     def should_update(self) -> bool:
-        """Whether the micro-batch to come ends its window."""
+        """Whether the next micro-batch ends its window."""
         return self._window.next_is_last if self._window else self._next_length() == 1
 
     def should_accumulate(self) -> bool:
-        """Whether the micro-batch to come leaves its window open."""
+        """Whether the next micro-batch leaves its window open."""
         return not self.should_update()
 
     def reset_accumulation(self) -> None:
@@ -135,7 +135,7 @@ class GradientAccumulator:
         self._last = Window(length=self.config.accumulation_steps)
 
     def get_effective_batch_size(self, actual: int) -> int:
-        """Samples of a full window of micro-batches of `actual`."""
+        """Samples of a full window whose micro-batches have `actual` samples."""
         return check.whole("actual batch size", actual) * self.config.accumulation_steps
 
     def get_learning_rate_scale(self) -> float:
@@ -143,7 +143,7 @@ class GradientAccumulator:
         return 1.0 / self.config.accumulation_steps
 
     def get_accumulation_stats(self) -> dict[str, Any]:
-        """Everything so far, in Python numbers."""
+        """All counters and histories, as Python numbers."""
         stats = {
             "accumulation_steps": self.config.accumulation_steps,
             "current_step": self.current_step,
@@ -163,7 +163,7 @@ class GradientAccumulator:
         return stats
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters and the scale. Gradients of an open window are the model's, and not in here."""
+        """The counters and the scale. The gradients of an open window belong to the model and are not saved."""
         return {
             "current_step": self.current_step,
             "skipped_steps": self.skipped_steps,
@@ -173,7 +173,7 @@ class GradientAccumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where a saved accumulator left off. A window that was open then starts afresh."""
+        """Load a saved state. A window that was open when it was saved starts afresh."""
         self.current_step = check.whole("current_step", state["current_step"], at_least=0)
         self.skipped_steps = check.whole("skipped_steps", state["skipped_steps"], at_least=0)
         self.gradient_norms = deque(state["gradient_norms"], maxlen=HISTORY)
@@ -185,14 +185,14 @@ class GradientAccumulator:
     def _next_length(self) -> int:
         return self.config.schedule().length(self.current_step)
 
-    def _opened(self, model: Module) -> Window:
+    def _open(self, model: Module) -> Window:
         if self._window is None:
             self._window = Window(length=self._next_length(), peers=ddp.peers_of(model))
             self._last = self._window
         return self._window
 
     def _close(self, model: Module, optimizer: Optimizer, scaling: Scaling) -> Update:
-        assert self._window is not None  # noqa: S101 - callers have opened it
+        assert self._window is not None  # noqa: S101 - the callers have opened it
         started = time.perf_counter()
         if self._window.unsynced:
             ddp.exchange_now(model)
@@ -236,7 +236,7 @@ class GradientAccumulator:
             "accumulation_time": elapsed,
             "memory_used": memory_used,
             "backward_stats": {"backward_time": backward_time, "scaler_scale": scale}
-            | (self.mixed.alarms(update) if active else {}),
+            | (self.mixed.overflow_flags(update) if active else {}),
             "optimizer_stats": self._optimizer_stats(update, scale),
             "mp_stats": self.mixed.stats() if active else {},
         }

@@ -1,4 +1,4 @@
-"""An accumulator that asks a planner for its batch size and derives N from it."""
+"""An accumulator that takes its batch size from a memory planner and computes N from it."""
 
 import logging
 import math
@@ -15,23 +15,23 @@ from onyx.accumulation.ads.config import GradientAccumulationConfig
 logger = logging.getLogger("onyx.server.features.ads.gradient_accumulation")
 
 DEFAULT_BATCH_SIZE = 8
-"""The batch size where nobody plans and nobody names one."""
+"""The batch size without a planner and without `target_batch_size`."""
 
 
 class BatchPlanner(Protocol):
-    """Says how many samples a device takes at once. The memory room has one; this room knows only its shape."""
+    """Computes how many samples a device takes at once. `onyx.memory.adapters` has one."""
 
     def gpus(self) -> list[int]:
-        """The ids of the GPUs there are."""
+        """Ids of the GPUs of this host."""
         ...
 
     def batch_size(self, model: Module, gpu_ids: Sequence[int] | None, config: GradientAccumulationConfig) -> int:
-        """Samples per device that fit within the config's bounds; `None` plans for the CPU."""
+        """Samples per device within the memory limits of the config. `gpu_ids=None` plans for the CPU."""
         ...
 
 
-class Unplanned:
-    """The planner of somebody who has none: the config's wish, or the default."""
+class FixedBatchSize:
+    """Used without a memory planner: `target_batch_size`, or the default."""
 
     def gpus(self) -> list[int]:
         return list(range(torch.accelerator.device_count()))
@@ -41,31 +41,31 @@ class Unplanned:
 
 
 class AdaptiveGradientAccumulator(GradientAccumulator):
-    """Picks the batch size that fits, then the N that reaches `target_batch_size`."""
+    """Chooses the batch size that fits into memory, then the N that reaches `target_batch_size`."""
 
-    planner: ClassVar[BatchPlanner] = Unplanned()
+    planner: ClassVar[BatchPlanner] = FixedBatchSize()
 
     def calculate_optimal_batch_size(self, model: Module, gpu_ids: Sequence[int]) -> int:
-        """Samples per GPU, within the config's bounds on memory."""
+        """Samples per GPU, within the memory limits of the config."""
         if not self.config.auto_adjust_batch_size:
             return self.config.target_batch_size or DEFAULT_BATCH_SIZE
         known = self.planner.gpus()
         unknown = [gpu for gpu in gpu_ids if gpu not in known]
         if unknown or not gpu_ids:
-            asked = ", ".join(map(str, unknown)) or "an empty list"
-            there = ", ".join(map(str, known)) or "none"
-            raise ValueError(f"No valid GPUs found for {asked}; this host has: {there}")
+            missing = ", ".join(map(str, unknown)) or "an empty list"
+            present = ", ".join(map(str, known)) or "none"
+            raise ValueError(f"No valid GPUs found for {missing}; this host has: {present}")
         return self.planner.batch_size(model, gpu_ids, self.config)
 
     def adjust_accumulation_steps(self, target: int, actual: int) -> int:
-        """The N that makes micro-batches of `actual` reach `target`."""
+        """The N with which micro-batches of `actual` samples reach `target`."""
         check.whole("target batch size", target)
         if actual <= 0:
             return self.config.accumulation_steps
         return max(1, math.ceil(target / actual))
 
     def update_config(self, model: Module, gpu_ids: Sequence[int]) -> None:
-        """Choose batch size and N for this model on these GPUs, from the next window on."""
+        """Choose batch size and N for this model on these GPUs. They apply from the next window on."""
         if self.config.auto_adjust_batch_size and not self.planner.gpus():
             logger.warning("this host has no GPUs: planning for the CPU instead of GPUs %s", list(gpu_ids))
             batch_size = self.planner.batch_size(model, None, self.config)

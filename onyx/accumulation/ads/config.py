@@ -25,46 +25,46 @@ _FLAGS = (
 
 @dataclass
 class GradientAccumulationConfig:
-    """What an accumulator does. A change takes effect when the next window opens."""
+    """Settings of an accumulator. A change takes effect when the next window opens."""
 
     accumulation_steps: int = 4
     """N: micro-batches of a window."""
 
     effective_batch_size: int | None = None
-    """Samples of a window, once somebody has worked it out."""
+    """Samples of a window; the adaptive accumulator sets it."""
 
     target_batch_size: int | None = None
-    """Samples a window should have; the adaptive accumulator derives N from it."""
+    """Samples that a window should have; the adaptive accumulator computes N from it."""
 
     max_memory_usage: float = 0.9
     """Share of a device's memory that a plan may use."""
 
     memory_safety_margin: float = 0.1
-    """Share of that which a plan leaves free."""
+    """Share of `max_memory_usage` that a plan leaves free."""
 
     auto_adjust_batch_size: bool = True
     """Let the planner choose the batch size; otherwise it is `target_batch_size`, or 8."""
 
     sync_gradients: bool = True
-    """Exchange gradients once per window; otherwise on every micro-batch, for debugging."""
+    """Exchange gradients once per window. False: on every micro-batch, for debugging."""
 
     gradient_scaling: bool = True
-    """Let the trainer multiply the learning rate by 1/N, as the document has it."""
+    """Let the trainer multiply the learning rate by 1/N, as document 002 says."""
 
     mixed_precision: bool = True
-    """Train in `amp_dtype` where the device gains from it. Needs `amp_enabled` too."""
+    """Train in `amp_dtype` where the device is faster with it. Needs `amp_enabled` too."""
 
     amp_enabled: bool = True
-    """The second switch of mixed precision: off, everything runs in float32."""
+    """Second switch of mixed precision. False: everything runs in float32."""
 
     amp_dtype: torch.dtype = torch.float16
-    """What forward computes in under mixed precision."""
+    """Dtype of forward under mixed precision."""
 
     amp_init_scale: float = 2.0**16
-    """First scale of the loss for float16."""
+    """Initial loss scale for float16."""
 
     amp_memory_efficient: bool = True
-    """Keep no half-precision copies of the weights between their uses."""
+    """Turn off autocast's cache of half-precision weights."""
 
     log_accumulation: bool = True
     """Log every update."""
@@ -73,7 +73,7 @@ class GradientAccumulationConfig:
     """Record and log the memory in use."""
 
     profile_accumulation: bool = False
-    """Keep the time of each phase in the statistics."""
+    """Add the time of each phase to the statistics."""
 
     gradient_clipping: float | None = 1.0
     """Largest norm of the gradients over all parameters; None never clips."""
@@ -82,13 +82,13 @@ class GradientAccumulationConfig:
     """Updates over which the window grows from 1 to N."""
 
     accumulation_scheduler: str | None = None
-    """How it grows: "linear", "cosine" or "step"; None keeps N constant."""
+    """How the window grows: "linear", "cosine" or "step". None keeps N constant."""
 
     def __post_init__(self) -> None:
         self.validate()
 
     def validate(self) -> None:
-        """Refuse what makes no sense, saying what would."""
+        """Raise ValueError for a setting out of its range; the message says what is allowed."""
         check.whole("accumulation_steps", self.accumulation_steps)
         for name in ("effective_batch_size", "target_batch_size"):
             if getattr(self, name) is not None:
@@ -107,19 +107,19 @@ class GradientAccumulationConfig:
         self.schedule()
 
     def schedule(self) -> Schedule:
-        """How long windows are."""
+        """The length of each window."""
         return _schedule(self.accumulation_steps, self.warmup_steps, self.accumulation_scheduler)
 
     def precision(self, device: torch.device) -> Precision:
-        """What forward computes in on `device`."""
+        """The precision of forward on `device`."""
         if not (self.mixed_precision and self.amp_enabled):
             return Precision.FLOAT32
         return resolve(self.amp_dtype, device)
 
 
-# An open window asks for the schedule anew, so that a changed config counts; the same answer is not built twice.
+# Every window builds the schedule again, because the config may have changed; the cache keeps that cheap.
 @functools.lru_cache(maxsize=64)
 def _schedule(steps: int, updates: int, shape: str | None) -> Schedule:
     if shape is not None and updates == 0:
-        warmup(steps, 1, shape)  # an unknown name is refused even where it would not be used
+        warmup(steps, 1, shape)  # refuses an unknown name even where no warm-up happens
     return warmup(steps, updates, shape)

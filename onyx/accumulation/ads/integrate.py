@@ -1,4 +1,4 @@
-"""Giving somebody else's trainer an accumulator, alone or with its model spread over GPUs."""
+"""Add an accumulator to a user's own trainer, and wrap its model for several GPUs or processes."""
 
 import logging
 from collections.abc import Iterator
@@ -20,32 +20,32 @@ T = TypeVar("T")
 
 @contextmanager
 def gradient_accumulation_context(accumulator: GradientAccumulator) -> Iterator[GradientAccumulator]:
-    """Around a training loop: says so when the loop leaves a window open, whose gradients no update will see."""
+    """A context for a training loop: warns if the loop leaves a window open, whose gradients no update uses."""
     yield accumulator
     window = accumulator.open_window
     if window is not None:
         logger.warning(
-            "left inside a window (%d of %d micro-batches): flush() applies it, reset_accumulation() drops it",
+            "ended inside a window (%d of %d micro-batches): flush() applies it, reset_accumulation() drops it",
             window.count,
             window.length,
         )
 
 
 def integrate_with_dataparallel(trainer: T, config: GradientAccumulationConfig) -> T:
-    """Give `trainer` an `accumulator`, and wrap its `model` in DataParallel where there are several GPUs."""
+    """Give `trainer` an `accumulator`, and wrap its `model` in DataParallel if there are several GPUs."""
     model = _model_of(trainer)
     if torch.cuda.device_count() > 1 and not isinstance(model, DataParallel):
-        _give(trainer, "model", DataParallel(model))
-    return _give(trainer, "accumulator", GradientAccumulator(config))
+        _set(trainer, "model", DataParallel(model))
+    return _set(trainer, "accumulator", GradientAccumulator(config))
 
 
 def integrate_with_distributed(trainer: T, config: GradientAccumulationConfig) -> T:
-    """Give `trainer` an `accumulator`, and wrap its `model` in DDP where a process group is running."""
+    """Give `trainer` an `accumulator`, and wrap its `model` in DDP if a process group is initialized."""
     model = _model_of(trainer)
     running = distributed.is_available() and distributed.is_initialized()
     if running and not isinstance(model, DistributedDataParallel):
-        _give(trainer, "model", DistributedDataParallel(model))
-    return _give(trainer, "accumulator", GradientAccumulator(config))
+        _set(trainer, "model", DistributedDataParallel(model))
+    return _set(trainer, "accumulator", GradientAccumulator(config))
 
 
 def _model_of(trainer: Any) -> Module:
@@ -55,6 +55,6 @@ def _model_of(trainer: Any) -> Module:
     return model
 
 
-def _give(trainer: T, name: str, value: Any) -> T:
+def _set(trainer: T, name: str, value: Any) -> T:
     setattr(trainer, name, value)
     return trainer

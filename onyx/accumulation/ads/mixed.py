@@ -1,4 +1,4 @@
-"""What mixed precision did: its scaler, its overflows, the memory it saved."""
+"""Mixed precision of one accumulator: its scaler, and counts of overflows, time and memory saved."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class MixedPrecision:
-    """The mixed precision of one accumulator, and its record."""
+    """The scaler and the autocast of one accumulator, and what it counts of them."""
 
     def __init__(self, config: GradientAccumulationConfig) -> None:
         self.config = config
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
-        # Only float16 on an accelerator needs a scale, which can be said without trying anything out.
+        # Only float16 on an accelerator needs a scale. This is known without the bfloat16 probe, which takes seconds.
         needs = config.amp_dtype == torch.float16 and self.device.type != "cpu"
         precision = config.precision(self.device) if needs else Precision.FLOAT32
         self.scaler = grad_scaler(precision, self.device, config.amp_init_scale)
@@ -42,7 +42,7 @@ class MixedPrecision:
         return self._scaler_enabled or self.precision is not Precision.FLOAT32
 
     def uses(self, scaling: Scaling) -> bool:
-        """Whether this micro-batch counts as mixed precision: by the settings, or by the caller's own scaler."""
+        """Whether this micro-batch counts as mixed precision: by the settings, or by a scaler from the caller."""
         if isinstance(scaling, TorchScaling):
             self._scaler_enabled = bool(scaling.scaler.is_enabled())
         elif not isinstance(scaling, Unscaled):
@@ -50,12 +50,12 @@ class MixedPrecision:
         return self.enabled
 
     def autocast(self) -> Any:
-        """The context to run forward under."""
+        """The context for forward."""
         return autocast(self.precision, self.device, self.config.amp_memory_efficient)
 
     @contextmanager
-    def weigh(self) -> Iterator[None]:
-        """Around one forward: count what half-precision tensors kept for backward save against float32."""
+    def measure_saved_bytes(self) -> Iterator[None]:
+        """A context for one forward: counts the bytes saved by tensors that backward keeps in half precision."""
         saved = 0
 
         def pack(tensor: Tensor) -> Tensor:
@@ -69,25 +69,25 @@ class MixedPrecision:
         self.bytes_saved = saved
 
     def scale(self, scaling: Scaling, fresh: bool) -> float:
-        """The scale now. It moves at boundaries only, so only there is it read from the device."""
+        """The current scale. It changes at the end of a window only, so only then is it read from the device."""
         if fresh or self._scale is None:
             self._scale = scaling.factor()
         return self._scale
 
     def observe(self, update: Update, loss: float) -> None:
-        """Count what a boundary showed. Gradients that all vanish under a loss that does not have underflowed."""
+        """Count overflows and underflows. An underflow: all gradients are zero although the loss is not."""
         self.overflows += update.skipped == "not finite"
         self.underflows += update.stepped and update.norm == 0.0 and loss != 0.0
 
-    def alarms(self, update: Update | None) -> dict[str, bool]:
-        """Overflow and underflow of this micro-batch's window, known at its boundary."""
+    def overflow_flags(self, update: Update | None) -> dict[str, bool]:
+        """Overflow and underflow of the window. False until the window ends."""
         return {
             "overflow_detected": update is not None and update.skipped == "not finite",
             "underflow_detected": update is not None and update.stepped and update.norm == 0.0,
         }
 
     def stats(self) -> dict[str, Any]:
-        """The record; empty when everything runs in float32."""
+        """The counts; empty when everything runs in float32."""
         if not self.enabled:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Document 002's API object: accumulators by training id."""
+"""Document 002's API object: one accumulator per training id."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class GradientAccumulationAPI:
         self._accumulators: dict[str, GradientAccumulator] = {}
 
     def create_accumulator(self, config: GradientAccumulationConfig, training_id: str) -> str:
-        """Make an accumulator for a training; its id."""
+        """Create an accumulator for a training. Returns the id."""
         if not isinstance(training_id, str) or not training_id:
             raise ValueError(f"training_id must be a name that is not empty, got {training_id!r}")
         if training_id in self._accumulators:
@@ -29,11 +29,11 @@ class GradientAccumulationAPI:
             raise ValueError(f"Training ID {training_id} not found") from None
 
     def get_accumulation_stats(self, training_id: str) -> dict[str, Any]:
-        """What its accumulator has done."""
+        """The statistics of its accumulator."""
         return self.get_accumulator(training_id).get_accumulation_stats()
 
     def update_config(self, training_id: str, config: GradientAccumulationConfig) -> None:
-        """Another config for a training, from its next window on."""
+        """Replace the config of a training. It applies from the next window on."""
         self.get_accumulator(training_id).config = config
 
     def cleanup(self, training_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Document 002's trainer: epochs of exact windows over anybody's loader."""
+"""Document 002's trainer: trains a model epoch by epoch, in windows, on any iterable of batches."""
 
 import asyncio
 import threading
@@ -33,7 +33,11 @@ def samples_in(batch: Any) -> int:
 
 
 def loss_of(model: Module, batch: Any, criterion: Criterion | None) -> Tensor:
-    """Forward. A pair goes through the criterion; a dict is the model's keywords, with its own loss or labels."""
+    """Run forward and return the loss.
+
+    A pair is (inputs, targets) for the criterion. A dict is the keyword arguments of the model, which returns a loss
+    itself, or logits that the criterion compares with `labels`.
+    """
     if isinstance(batch, Mapping):
         return _keyword_loss(model, batch, criterion)
     if not isinstance(batch, list | tuple) or len(batch) != 2:
@@ -70,7 +74,7 @@ class GradientAccumulationTrainer:
 
     @property
     def scaler(self) -> torch.amp.GradScaler:
-        """Never None: disabled where there is nothing to scale."""
+        """The scaler, never None: disabled where the loss needs no scaling."""
         return self.accumulator.scaler
 
     def setup_training(self, model: Module, optimizer: Optimizer, gpu_ids: Sequence[int] = ()) -> None:
@@ -93,7 +97,10 @@ class GradientAccumulationTrainer:
         criterion: Criterion | None,
         epoch: int,
     ) -> dict[str, Any]:
-        """Train over the loader once. Runs in a thread, so that the event loop stays free; cancelling stops it."""
+        """Train over the loader once, in a thread, so that the event loop stays free.
+
+        Cancelling ends it at the next batch.
+        """
         stop = threading.Event()
         try:
             return await asyncio.to_thread(self._train_epoch, model, dataloader, optimizer, criterion, epoch, stop)
@@ -137,7 +144,7 @@ class GradientAccumulationTrainer:
         mixed = self.accumulator.mixed
         with self.accumulator.micro_batch(model):
             if mixed.enabled and not mixed.bytes_saved:
-                with mixed.weigh(), mixed.autocast():
+                with mixed.measure_saved_bytes(), mixed.autocast():
                     loss = loss_of(model, batch, criterion)
             else:
                 with mixed.autocast():
@@ -147,7 +154,7 @@ class GradientAccumulationTrainer:
 
 
 def _scale_rates(optimizer: Optimizer, factor: float) -> None:
-    """Multiply each group's learning rate, once: the group itself remembers, also in its state dict."""
+    """Multiply the learning rate of each group, once: a key in the group, kept in its state dict too, records it."""
     for group in optimizer.param_groups:
         if _SCALED not in group:
             group["lr"] = group["lr"] * factor

@@ -1,4 +1,9 @@
-"""Document 004: modes, strategies, a trainer and saved state, over the core of `onyx.accumulation`."""
+"""Document 004: modes, strategies, a trainer and saved state, as `docs/system.md` describes them.
+
+It imports `onyx.accumulation` and `onyx.fs` only. Start with `accumulator.py` (one call per micro-batch) or
+`trainer.py` (epochs, checkpoints). `config.py` has the settings; `window_policy.py` decides how long a window is and
+what happens at its end.
+"""
 
 from onyx.accumulation.system.accumulator import GradientAccumulator
 from onyx.accumulation.system.config import AccumulationMode, AccumulationStrategy, GradientAccumulationConfig

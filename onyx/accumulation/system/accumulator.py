@@ -1,4 +1,4 @@
-"""Document 004's accumulator: modes and strategies over the one window and the one boundary of the core."""
+"""Document 004's accumulator: its modes and strategies, applied to the window and the boundary of the core."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from onyx.accumulation.gauge import Gauge, read_gauge
 from onyx.accumulation.lazy_scalar import Number, read, settle
 from onyx.accumulation.loss_scaling import Scaling, Unscaled, scaling_for
 from onyx.accumulation.precision import Precision
-from onyx.accumulation.system.batch import admit_loss
+from onyx.accumulation.system.batch import check_loss
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
 from onyx.accumulation.system.micro_batch import MicroBatchChooser, MicroBatchSizer, halve_under_pressure
 from onyx.accumulation.system.noise import NoiseMeter, NoiseScale
@@ -26,14 +26,14 @@ from onyx.accumulation.system.saved_state import SavedState, put_gradients, rest
 from onyx.accumulation.system.setup import SetupHolder, prepare, scaler_for
 from onyx.accumulation.system.state import AccumulationState
 from onyx.accumulation.system.statefile import read_state, write_state
-from onyx.accumulation.system.window_policy import close_window, tell, window_length
+from onyx.accumulation.system.window_policy import close_window, log_progress, window_length
 from onyx.accumulation.window import Window
 
 logger = logging.getLogger(__name__)
 
 
 class GradientAccumulator(SetupHolder):
-    """Turns micro-batches into exact updates of the model it was set up with."""
+    """Turns micro-batches into exact updates of the model that `setup_training` was given."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GradientAccumulator(SetupHolder):
         self.state = AccumulationState(micro_batch_size=config.effective_batch_size)
         self.noise = NoiseScale()
         self.scaler: Any = None
-        """The loss scaler, if any. Another one put here is used from the next window on."""
+        """The loss scaler, if any. If you assign another one, the next window uses it."""
         self._sizer = MicroBatchSizer(gauge, choose_micro_batch)
         self._meter: NoiseMeter | None = None
         self._scaling: Scaling = Unscaled()
@@ -65,10 +65,9 @@ class GradientAccumulator(SetupHolder):
         precision: Precision | str = Precision.FLOAT32,
         scaler: Any = None,
     ) -> None:
-        """Take up a model, on `device` or where it is. The scheduler steps once per update.
+        """Set the model to train, on `device` or where it is. The scheduler steps once per update.
 
-        `precision` is what `autocast` runs forward in, and decides whether a loss scaler is needed; `scaler` is one
-        of the caller's own.
+        `precision` is that of `autocast` around forward; float16 needs a loss scaler. `scaler` is the caller's own.
         """
         setup = prepare(self.config, model, optimizer, criterion, scheduler, device, precision)
         self.scaler = scaler_for(self.config, setup, scaler)
@@ -80,17 +79,17 @@ class GradientAccumulator(SetupHolder):
         self.state.window = None
 
     def reset(self) -> None:
-        """Begin anew: no window, no counts, no readings."""
+        """Start afresh: no window, all counters 0, no readings."""
         self.drop_window()
         self.state = AccumulationState(micro_batch_size=self.config.effective_batch_size)
         self.noise.load_state_dict(NoiseScale().state_dict())
 
     @contextmanager
     def micro_batch(self, batch_size: int | None = None) -> Iterator[None]:
-        """Around forward and `accumulate_gradients`: under DDP, gradients then travel once per window.
+        """A context for forward and `accumulate_gradients`: under DDP, ranks then exchange gradients once per window.
 
-        Opens the window, so `micro_batch_size` is known inside. `batch_size` is that of a larger batch, if this
-        micro-batch is cut from one.
+        It opens the window, so inside `micro_batch_size` is final. `batch_size` is that of the larger batch that this
+        micro-batch is cut from, if any.
         """
         window = self._open(batch_size)
         with ddp.sync_if(self.setup.model, window.next_is_last):
@@ -104,36 +103,36 @@ class GradientAccumulator(SetupHolder):
         weight: Number | None = None,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> MicroBatchResult:
-        """Take a micro-batch; at the window's end, update.
+        """Take a micro-batch. The last one of a window updates the model.
 
         `loss` is the mean over `weight` samples or tokens, or with `reduction="sum"` their sum. Without weights all
         micro-batches of a window count alike. `backward=False`: the caller has run `loss.backward()` already.
         """
-        admit_loss(loss, backward, weight, reduction)
+        check_loss(loss, backward, weight, reduction)
         window, state = self._open(), self.state
         if window.count and state.backward_by_caller == backward:
             raise ValueError("run backward for all micro-batches of a window, or let the accumulator: do not mix")
         if backward:
-            self._differentiate(window.take(loss, weight, reduction))
+            self._backward(window.take(loss, weight, reduction))
         else:
             window.take_undivided(loss)
         state.backward_by_caller = not backward
         state.total_steps += 1
         self._unsynced = ddp.skips_sync(self.setup.model)
         if self._meter is not None:
-            self._meter.see(window, weight, scale=self._scale if backward else 1.0)
+            self._meter.count_micro_batch(window, weight, scale=self._scale if backward else 1.0)
         result = self._result(window, settle(loss))
         if window.full:
             self._close()
-        tell(self.config, state, window, result["loss"])
+        log_progress(self.config, state, window, result["loss"])
         return result
 
     def flush(self) -> bool:
-        """Apply an open window as it is, weighted by what it has taken. True when the optimizer stepped."""
+        """Apply an open window with the micro-batches it has. True when the optimizer stepped."""
         return self._close().stepped if self.state.accumulation_step else False
 
     def drop_window(self) -> None:
-        """Give up an open window and its gradients."""
+        """Drop an open window and its gradients."""
         self.state.window = None
         self.setup.optimizer.zero_grad(set_to_none=True)
         if self._meter is not None:
@@ -151,7 +150,7 @@ class GradientAccumulator(SetupHolder):
         return window.length if window else window_length(self.config, self.state, self.noise)
 
     def get_accumulation_stats(self) -> AccumulationStats:
-        """A reading. Waits for the device where a window is open."""
+        """The statistics now. Waits for the device if a window is open."""
         state, norms = self.state, self.state.gradient_norms
         return {
             "current_step": state.total_steps,
@@ -167,28 +166,28 @@ class GradientAccumulator(SetupHolder):
         }
 
     def _open(self, batch_size: int | None = None) -> Window:
-        """The open window, or a new one. Its length is fixed here."""
+        """The open window, or a new one, whose length is fixed here."""
         setup, state = self.setup, self.state
         if state.window is None:
             before = state.micro_batch_size
             self._sizer.measure(self.config, state, setup.device, setup.peers)
-            # Twice the samples have half the noise. The true gradient is the same.
+            # Twice the samples halve the variance; the true gradient stays the same.
             self.noise.variance *= before / state.micro_batch_size
-            self._take_up_scaler()
+            self._use_scaler()
             length = window_length(self.config, state, self.noise, batch_size)
             total = None if self.config.loss_scaling else 1.0  # a sum is divided by 1
             state.window = Window(length=length, weight=total, peers=setup.peers)
         return state.window
 
-    def _take_up_scaler(self) -> None:
+    def _use_scaler(self) -> None:
         self._scaling = scaling_for(self.scaler)
-        self._scale = self._scaling.factor() if self._meter is not None else 1.0  # only the meter asks
+        self._scale = self._scaling.factor() if self._meter is not None else 1.0  # only the meter needs it
 
-    def _differentiate(self, contribution: Tensor) -> None:
+    def _backward(self, contribution: Tensor) -> None:
         try:
             self._scaling.scale(contribution).backward()
         except BaseException:
-            self.drop_window()  # some of its gradients may have arrived: what is left is nobody's update
+            self.drop_window()  # its gradients may be incomplete: no update may use them
             raise
 
     def _result(self, window: Window, loss: Number) -> MicroBatchResult:
@@ -205,36 +204,36 @@ class GradientAccumulator(SetupHolder):
         return close_window(self.setup, self.config, self.state, self._scaling, self._meter, exchange=self._unsynced)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next micro-batch depends on, an open window's gradients included."""
+        """All that the next micro-batch depends on, including the gradients of an open window."""
         saved = SavedState.of(self.config, self.state, self.noise, self._meter, self.scaler, self.setup.bare_model)
         return saved.state_dict()
 
     def check_state_dict(self, saved: Mapping[str, Any]) -> SavedState:
-        """Refuse what `load_state_dict` would refuse."""
+        """The checked state; a state that does not fit is a ValueError. Changes nothing."""
         return SavedState.checked(saved, self.config, self.setup.bare_model, self.scaler, self.setup.peers)
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken. The config stays this accumulator's own."""
-        setup, found = self.setup, self.check_state_dict(saved)
-        restore(self.scaler, found.scaler, "scaler")
+        """Continue from a `state_dict`. The config stays this accumulator's own."""
+        setup, checked = self.setup, self.check_state_dict(saved)
+        restore(self.scaler, checked.scaler, "scaler")
         self.drop_window()
-        self.noise.load_state_dict(found.noise)
-        self._take_up_scaler()
-        if found.state.window is not None:
-            self._unsynced = setup.peers is not None  # to average once too often changes nothing
-            put_gradients(setup.bare_model, found.gradients)
-            if self._meter is not None and found.meter is not None:
-                self._meter.load_state_dict(found.meter)
-            # A GradScaler has no scale before its first loss, and the window may be flushed without one.
+        self.noise.load_state_dict(checked.noise)
+        self._use_scaler()
+        if checked.state.window is not None:
+            self._unsynced = setup.peers is not None  # averaging once more changes nothing
+            put_gradients(setup.bare_model, checked.gradients)
+            if self._meter is not None and checked.meter is not None:
+                self._meter.load_state_dict(checked.meter)
+            # A GradScaler creates its scale with its first loss, and the loaded window may be flushed without another.
             self._scaling.scale(torch.zeros((), device=setup.device))
-        self.state = found.state
+        self.state = checked.state
 
     def save_accumulation_state(self, path: str | os.PathLike[str]) -> None:
-        """Save `state_dict` as one safetensors file; the metadata is its JSON."""
+        """Save `state_dict` as one safetensors file with the JSON values in its metadata."""
         write_state(path, self.state_dict())
         logger.info("accumulation state saved to %s", path)
 
     def load_accumulation_state(self, path: str | os.PathLike[str]) -> None:
-        """Go on where a file was saved. A damaged or foreign one is a ValueError."""
+        """Continue from a saved file. A damaged or foreign one is a ValueError."""
         self.load_state_dict(read_state(path, self.setup.device))
         logger.info("accumulation state loaded from %s", path)

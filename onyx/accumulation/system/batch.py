@@ -1,4 +1,4 @@
-"""Batches of a loader: what is taken, and what they looked like as a whole."""
+"""Checks of the batches and losses that a user gives, and counts of what a loader gives."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from onyx.accumulation import check
 from onyx.accumulation.system.micro_batch import parts
 
 
-def admit(data: Any, target: Any, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A batch on the device, or a ValueError."""
+def checked_batch(data: Any, target: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A batch, moved to the device. Anything but two tensors of equally many samples is a ValueError."""
     for name, value in (("data", data), ("target", target)):
         if not isinstance(value, Tensor) or value.dim() == 0 or len(value) == 0:
             raise ValueError(f"{name} must be a tensor whose first dimension is at least one sample, got {value!r}")
@@ -22,23 +22,23 @@ def admit(data: Any, target: Any, device: torch.device) -> tuple[Tensor, Tensor]
     return data.to(device, non_blocking=True), target.to(device, non_blocking=True)
 
 
-def whole_shape(shapes: Sequence[torch.Size | None]) -> torch.Size | None:
-    """The shape of an output that came in parts; None where it is not of one tensor."""
+def joined_shape(shapes: Sequence[torch.Size | None]) -> torch.Size | None:
+    """The shape of an output that was computed in parts; None if the output is not a tensor."""
     if len(shapes) == 1 or None in shapes:
         return shapes[0] if None not in shapes else None
-    found = [shape for shape in shapes if shape]
-    return torch.Size([sum(shape[0] for shape in found), *found[0][1:]]) if found else shapes[0]
+    batched = [shape for shape in shapes if shape]
+    return torch.Size([sum(shape[0] for shape in batched), *batched[0][1:]]) if batched else shapes[0]
 
 
-def counted(samples: int) -> int:
-    """A number of samples to divide by. None at all is a mistake, not a loss of 0."""
+def at_least_one_sample(samples: int) -> int:
+    """The number of samples of an epoch, to divide by. An empty loader is a ValueError, not a loss of 0."""
     if not samples:
         raise ValueError("the loader gave no batch: give it at least one")
     return samples
 
 
 def micro_batches_of(loader: Iterable[Any], micro_batch: int) -> int | None:
-    """Into how many micro-batches a loader's epoch is cut; None for a loader that does not know its length."""
+    """How many micro-batches an epoch of the loader has; None for a loader without a length."""
     try:
         batches = len(loader)  # type: ignore[arg-type]
     except TypeError:
@@ -48,7 +48,7 @@ def micro_batches_of(loader: Iterable[Any], micro_batch: int) -> int | None:
 
 @contextmanager
 def evaluating(model: Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode that it was in."""
+    """A context in evaluation mode. Afterwards every module is back in its own mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -58,8 +58,8 @@ def evaluating(model: Module) -> Iterator[None]:
             module.training = training
 
 
-def admit_loss(loss: Any, backward: Any, weight: Any, reduction: Any) -> None:
-    """Refuse what cannot be accumulated, before anything is counted."""
+def check_loss(loss: Any, backward: Any, weight: Any, reduction: Any) -> None:
+    """Raise ValueError for arguments that cannot be accumulated, before anything is counted."""
     check.flag("backward", backward)
     check.one_of("reduction", reduction, ["mean", "sum"])
     if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -1,4 +1,4 @@
-"""A trainer's checkpoint: a directory of safetensors and JSON, whole or not there at all."""
+"""The checkpoint of a trainer: a directory of safetensors and JSON files, published as a whole."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from onyx.accumulation import check
-from onyx.accumulation.system.checkpoint_dir import ABOUT, FORMAT, replacing, written
+from onyx.accumulation.system.checkpoint_dir import ABOUT, FORMAT, find_checkpoint, replace_checkpoint
 from onyx.accumulation.system.results import HistoryEntry
 from onyx.accumulation.system.statefile import read_state, write_state
 
@@ -27,28 +27,28 @@ class Checkpoint:
     """Epochs finished."""
 
     first_epoch: int
-    """Epochs finished when the run began, so that it ends where it would have."""
+    """Epochs finished when the run began, so that a resumed run ends after the same epoch."""
 
     history: list[HistoryEntry]
 
     model: dict[str, Any]
-    """The model's state dict: tensors by name, and whatever else its modules keep there."""
+    """The state dict of the model: tensors by name, and the extra state of its modules."""
 
     training: dict[str, Any]
     """States of the optimizer, the scheduler and the loss scaler (None without one)."""
 
     accumulation: dict[str, Any] | None
-    """The accumulator's state, if it was to be saved."""
+    """State of the accumulator; None with `save_accumulation_state=False`."""
 
 
 def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
-    """Save beside the name, then move there: a reader never meets half a checkpoint.
+    """Save a checkpoint at `path`; a reader never sees half of it.
 
-    FileExistsError where something else than a checkpoint, or more than one, stands at the path; it stays as it is.
+    FileExistsError if anything but a checkpoint or an empty directory stands there; it stays as it is.
     """
     from safetensors.torch import save_file
 
-    with replacing(path) as part:
+    with replace_checkpoint(path) as part:
         tensors = {
             n: v.detach().cpu().clone().contiguous() for n, v in checkpoint.model.items() if isinstance(v, Tensor)
         }
@@ -68,11 +68,11 @@ def write_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> No
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Load what `write_checkpoint` saved; anything else is a ValueError."""
+    """Load what `write_checkpoint` saved. Anything else is a ValueError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    target = written(path)
+    target = find_checkpoint(path)
     if not target.is_dir():
         raise ValueError(f"no checkpoint at {path}: give the directory that save_checkpoint wrote")
     about = _about(target)
@@ -95,7 +95,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def check_model(model: Module, saved: dict[str, Any]) -> None:
-    """Refuse weights of another model, before any of this one's are changed."""
+    """Raise ValueError for weights of another model. Changes nothing."""
     own = model.state_dict()
     wrong = sorted(set(own) ^ set(saved)) or [n for n in own if _shape(own[n]) != _shape(saved[n])]
     if wrong:

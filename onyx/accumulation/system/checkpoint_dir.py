@@ -1,10 +1,8 @@
-"""A checkpoint's directory: written beside its name, then moved there. It replaces a checkpoint and nothing else."""
+"""The directory of a checkpoint: written beside its name, then renamed. It replaces a checkpoint and nothing else."""
 
-import glob
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,54 +11,51 @@ from typing import Any
 from onyx import fs
 
 ABOUT = "checkpoint.json"
-"""The file that says that a directory is a checkpoint of Onyx, and which files it has."""
+"""The file that marks a directory as a checkpoint of Onyx and lists its files."""
 
 _FAMILY = "onyx.accumulation.system.checkpoint/"
 FORMAT = f"{_FAMILY}1"
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Refuse a path where anything stands that is neither a checkpoint nor an empty directory. Changes nothing."""
+    """FileExistsError where anything stands that is neither a checkpoint nor an empty directory. Changes nothing."""
     target = Path(path).resolve()
     _refuse_foreign(target)
     _refuse_foreign(_former(target))
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new directory to fill. Filled without an error, it takes the place of the checkpoint at `path`."""
+def replace_checkpoint(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new directory for the caller to fill; then it replaces the checkpoint at `path`. A failure leaves the old one.
+
+    The old checkpoint is moved away, not removed, before the new one takes its name: a kill at any moment leaves one.
+    """
     check_replaceable(path)
     target = Path(path).resolve()
     _remove_leftovers(target)
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
-    part.mkdir(parents=True)
-    try:
-        # First of all: a directory that a killed process leaves behind is known to be ours.
+    with fs.publish_directory(target, durable=False, replace=False) as part:
+        # Written first, so that what a killed process leaves can be recognised as a checkpoint of Onyx.
         (part / ABOUT).write_text(json.dumps({"format": FORMAT}))
         yield part
         fs.sync_tree(part)
-        _move(part, target)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+        _move_away(target)
+    fs.sync_directory(target.parent)
+    shutil.rmtree(_former(target), ignore_errors=True)
 
 
-def written(path: str | os.PathLike[str]) -> Path:
-    """Where the checkpoint of this path is: beside it, if a crash came between the two moves that replace one."""
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The directory to read: `path`, or the one moved away from it if a kill came between the two renames."""
     target = Path(path).resolve()
     former = _former(target)
     return former if not target.exists() and former.exists() else target
 
 
-def _move(part: Path, target: Path) -> None:
-    former = _former(target)
-    if target.exists() and any(target.iterdir()):  # an empty directory is replaced by the move itself
+def _move_away(target: Path) -> None:
+    if target.exists() and any(target.iterdir()):  # a rename replaces an empty directory by itself
+        former = _former(target)
         if former.exists():
             shutil.rmtree(former)
         target.rename(former)
-    part.rename(target)
-    fs.sync_directory(target.parent)
-    shutil.rmtree(former, ignore_errors=True)
 
 
 def _refuse_foreign(place: Path) -> None:
@@ -84,14 +79,14 @@ def _refuse_foreign(place: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """What processes that were killed while they wrote have left."""
-    for part in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+    """Remove what killed processes left of this checkpoint, and nothing that only has such a name."""
+    for part in fs.temporary_names_of(target):
         if not part.is_symlink() and _about(part) is not None:
             shutil.rmtree(part, ignore_errors=True)
 
 
 def _about(place: Path) -> dict[str, Any] | None:
-    """What a checkpoint says of itself; None for anything else."""
+    """The content of a checkpoint's ABOUT file; None for anything else."""
     try:
         about = json.loads((place / ABOUT).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a user can set, checked once."""
+"""The settings of document 004's accumulator and trainer, checked when they are made."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ class AccumulationMode(StrEnum):
     """What decides how many micro-batches a window takes."""
 
     STANDARD = "standard"
-    """`accumulation_steps`, always."""
+    """Always `accumulation_steps`."""
 
     EFFICIENT = "efficient"
-    """As standard. Gradients are in `.grad` only, without a second buffer: the only way any mode works here."""
+    """As standard: no mode keeps gradients anywhere but in `.grad`."""
 
     ADAPTIVE = "adaptive"
-    """As many as the measured gradient noise asks for, up to `target_batch_size` samples."""
+    """By the measured gradient noise scale, up to `target_batch_size` samples."""
 
     PROGRESSIVE = "progressive"
     """`accumulation_schedule`, one entry per update."""
@@ -29,7 +29,7 @@ class AccumulationMode(StrEnum):
 
 
 class AccumulationStrategy(StrEnum):
-    """What a window's gradients go through before they are clipped."""
+    """What is done to the gradients of a window before clipping."""
 
     UNIFORM = "uniform"
     """Nothing."""
@@ -44,7 +44,7 @@ class AccumulationStrategy(StrEnum):
     """Each parameter's gradient is divided by its norm where that is above 1."""
 
     MEMORY_AWARE = "memory_aware"
-    """Nothing: it is the micro-batch that shrinks above `memory_threshold`, never the gradient."""
+    """Nothing: above `memory_threshold` the micro-batch shrinks, never the gradient."""
 
 
 @dataclass
@@ -58,16 +58,16 @@ class GradientAccumulationConfig:
     strategy: AccumulationStrategy = AccumulationStrategy.UNIFORM
 
     effective_batch_size: int = 64
-    """Samples of one micro-batch (the document's word for it). A trainer cuts larger batches down to this."""
+    """Most samples of one micro-batch; the name is document 004's. A trainer cuts larger batches into such parts."""
 
     target_batch_size: int = 256
-    """Samples that a window aims at in adaptive mode: its length is at most target / micro-batch, rounded up."""
+    """In adaptive mode: samples that a window has at most, rounded up to whole micro-batches."""
 
     memory_threshold: float = 0.8
     """Share of the device's memory above which the micro-batch shrinks (adaptive mode, memory_aware strategy)."""
 
     gradient_scaling: bool = True
-    """Scale the loss with a GradScaler where the precision needs it. Has nothing to do with the learning rate."""
+    """Scale the loss with a GradScaler where the precision needs it. It does not change the learning rate."""
 
     loss_scaling: bool = True
     """The update is the mean over the window. False: the sum of its micro-batches' losses."""
@@ -79,7 +79,7 @@ class GradientAccumulationConfig:
     """In progressive mode without a schedule: 1, 2, 4 … `accumulation_steps`."""
 
     selective_accumulation: bool = False
-    """Leave out parameters that are listed with weight 0, in any mode."""
+    """In any mode: do not update parameters that are listed with weight 0."""
 
     accumulation_schedule: list[int] = field(default_factory=list)
     """In progressive mode: the window length of update 0, 1, 2 …; the last one stays."""
@@ -91,15 +91,15 @@ class GradientAccumulationConfig:
     """By "group_<i>", the optimizer's i-th parameter group. What is not listed weighs 1."""
 
     memory_monitoring: bool = True
-    """Read the device's memory: when a window opens where the micro-batch depends on it, else for every log line.
-    False: no readings, so no memory pressure either."""
+    """Read the memory of the device: when a window opens if the micro-batch depends on it, else for each log line.
+    False: no readings, so the micro-batch never shrinks."""
 
     gradient_clipping: bool = True
     clipping_norm: float = 1.0
     """Largest norm of an update's gradients over all parameters."""
 
     nan_handling: bool = True
-    """Skip and count an update whose gradients are not finite. False: it is applied as it is (and reported)."""
+    """Skip and count an update whose gradients are not finite. False: apply it as it is, and log a warning."""
 
     checkpoint_frequency: int = 1
     """Epochs from one checkpoint of `train` to the next."""
@@ -111,10 +111,10 @@ class GradientAccumulationConfig:
     """Epochs from one validation of `train` to the next."""
 
     save_accumulation_state: bool = True
-    """A trainer's checkpoint carries the accumulator's state, the open window included."""
+    """Save the state of the accumulator in the checkpoint of a trainer, including the open window."""
 
     restore_accumulation_state: bool = True
-    """Loading a checkpoint restores that state, if it is there. False: the accumulator starts afresh."""
+    """Restore that state from a checkpoint that has it. False: the accumulator starts afresh."""
 
     def __post_init__(self) -> None:
         self.mode = _member("mode", self.mode, AccumulationMode)
@@ -145,7 +145,7 @@ class GradientAccumulationConfig:
 
     @property
     def sizes_micro_batches(self) -> bool:
-        """Whether the micro-batch follows the memory's pressure."""
+        """Whether memory pressure changes the size of the micro-batch."""
         adaptive = self.mode is AccumulationMode.ADAPTIVE
         return self.memory_monitoring and (adaptive or self.strategy is AccumulationStrategy.MEMORY_AWARE)
 

@@ -1,4 +1,4 @@
-"""How many samples run at once, by what the device's memory says."""
+"""How many samples run at once, by the memory pressure of the device."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class MicroBatchChooser(Protocol):
-    """Chooses the micro-batch of the window that opens. A planner can take this place."""
+    """Chooses the micro-batch size of the window that opens. A memory planner can be passed instead of the default."""
 
     def __call__(self, *, current: int, largest: int, gauge: Gauge, threshold: float) -> int:
         """A number of samples from 1 to `largest`."""
@@ -25,9 +25,9 @@ class MicroBatchChooser(Protocol):
 
 
 def halve_under_pressure(*, current: int, largest: int, gauge: Gauge, threshold: float) -> int:
-    """Half above the threshold, and back again when there is room.
+    """Half the size above the threshold, twice the size below half the threshold.
 
-    Twice the micro-batch uses at most twice the memory, so below half the threshold it cannot cross the threshold.
+    Twice the micro-batch uses at most twice the memory, so doubling there cannot cross the threshold.
     """
     if gauge.pressure > threshold:
         return max(1, current // 2)
@@ -37,7 +37,7 @@ def halve_under_pressure(*, current: int, largest: int, gauge: Gauge, threshold:
 
 
 class MicroBatchSizer:
-    """Reads the memory when a window opens, and sizes its micro-batches where the config asks for that."""
+    """Reads the memory when a window opens, and sizes its micro-batches if the config says so."""
 
     def __init__(self, gauge: Callable[[torch.device], Gauge], choose: MicroBatchChooser) -> None:
         self._gauge = gauge
@@ -51,9 +51,9 @@ class MicroBatchSizer:
         device: torch.device,
         peers: DdpPeers | None = None,
     ) -> None:
-        """Update the state's readings and micro-batch. Where nothing depends on a reading, it waits for a log line."""
-        fresh = 0 <= state.total_steps - self._read_at < config.logging_frequency
-        if not config.memory_monitoring or (fresh and not config.sizes_micro_batches):
+        """Record a reading and set the micro-batch. If nothing depends on it, it is taken once per log line."""
+        recent = 0 <= state.total_steps - self._read_at < config.logging_frequency
+        if not config.memory_monitoring or (recent and not config.sizes_micro_batches):
             return
         gauge = self._gauge(device)
         state.memory_usage.append(gauge.pressure)
@@ -73,15 +73,15 @@ class MicroBatchSizer:
                 100 * gauge.pressure,
             )
         if state.micro_batch_size < current and device.type != "cpu":
-            # What the allocator keeps of the larger micro-batch would count as pressure, and shrink it again.
+            # The cached memory of the larger micro-batch would count as pressure and shrink the micro-batch again.
             torch.accelerator.empty_cache()
 
 
 def parts(samples: int, micro_batch: int) -> int:
-    """Into how many micro-batches that many samples are cut."""
+    """How many micro-batches `samples` are cut into."""
     return math.ceil(samples / micro_batch)
 
 
 def next_part(samples: int, micro_batch: int) -> int:
-    """The size of the next micro-batch when `samples` are left: none above `micro_batch`, all nearly equal."""
+    """Size of the next micro-batch when `samples` are left: at most `micro_batch`, all nearly equal."""
     return math.ceil(samples / parts(samples, micro_batch))

@@ -1,8 +1,8 @@
-"""The gradient noise scale: how large a batch still pays (arXiv 1812.06162).
+"""The gradient noise scale: up to which size a larger batch still speeds up training (arXiv 1812.06162).
 
-A window of n micro-batches shows the gradient at two batch sizes at once: each micro-batch's own, and their mean's.
-From the two squared norms follow the true gradient's and the noise's, and from their ratio the batch size, counted
-in micro-batches, at which noise and signal are equal.
+A window of n micro-batches gives the gradient at two batch sizes: that of each micro-batch, and their mean. From the
+squared norms of both follow the squared norm of the true gradient and the variance of the noise. Their ratio is the
+batch size, in micro-batches, at which noise and signal are equal.
 """
 
 import math
@@ -24,11 +24,11 @@ from onyx.accumulation.lazy_scalar import Number, read, settle
 from onyx.accumulation.window import Window
 
 EXPLORE_EVERY = 8
-"""A window of one micro-batch shows one batch size only, so at N = 1 every eighth window is two long."""
+"""A window of one micro-batch gives one batch size only, so at N = 1 every eighth window has two."""
 
 
 class NoiseScale:
-    """Smoothed estimate of the noise scale, in micro-batches."""
+    """A smoothed estimate of the noise scale, in micro-batches."""
 
     def __init__(self, smoothing: float = 0.9) -> None:
         self._smoothing = check.fraction("smoothing", smoothing)
@@ -37,7 +37,7 @@ class NoiseScale:
         self.windows = 0
 
     def observe(self, count: int, small: float, big: float) -> None:
-        """Take in a window of `count` micro-batches: mean squared norm of theirs, squared norm of their mean."""
+        """Add a window of `count` micro-batches: mean of their squared norms, and squared norm of their mean."""
         if count < 2 or not math.isfinite(small) or not math.isfinite(big):
             return
         squared = (count * big - small) / (count - 1)
@@ -48,8 +48,10 @@ class NoiseScale:
 
     @property
     def value(self) -> float | None:
-        """Micro-batches at which noise equals signal; None before the first window. Both averages start at 0, and
-        that cancels in their ratio."""
+        """Micro-batches at which noise equals signal; None before the first window.
+
+        Both averages start at 0; the bias of that cancels in their ratio.
+        """
         if not self.windows:
             return None
         return math.inf if self.squared <= 0 else max(self.variance, 0.0) / self.squared
@@ -82,7 +84,7 @@ class Adaptive:
 
 
 class MicroNorms:
-    """Squared norm of each micro-batch's own gradient, seen as it arrives at `.grad`: no copy is kept."""
+    """Squared norm of the gradient of each micro-batch, measured by hooks before `.grad` adds it: no copy is kept."""
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         self._arriving: dict[torch.device, Tensor] = {}
@@ -96,21 +98,21 @@ class MicroNorms:
         self._arriving[gradient.device] = squared if seen is None else seen + squared
 
     def end_micro_batch(self, factor: Number) -> None:
-        """Count what has arrived. `factor` is what the micro-batch's own gradient was multiplied by."""
+        """Add the norm of a micro-batch whose gradient was multiplied by `factor`."""
         for squared in self._arriving.values():
             self._sum = self._sum + settle(squared / (factor * factor))
         self._arriving.clear()
         self.count += 1
 
     def take(self) -> tuple[int, float]:
-        """How many micro-batches, and the mean of their squared norms. Starts anew."""
+        """The number of micro-batches and the mean of their squared norms. Resets both."""
         count, mean = self.count, read(self._sum) / max(self.count, 1)
         self._sum, self.count = 0.0, 0
         self._arriving.clear()
         return count, mean
 
     def state_dict(self) -> dict[str, Number]:
-        """Of a window that is open."""
+        """Count and sum of an open window."""
         return {"sum": self._sum, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Number]) -> None:
@@ -125,7 +127,7 @@ class MicroNorms:
 
 
 class NoiseMeter:
-    """Norms of the micro-batches as they arrive, and of their mean before any strategy reshapes it."""
+    """Measures the noise of windows: the norms of micro-batches, and of their mean before a strategy changes it."""
 
     def __init__(self, optimizer: Optimizer, noise: NoiseScale, peers: DdpPeers | None = None) -> None:
         self._noise = noise
@@ -134,33 +136,33 @@ class NoiseMeter:
         self._weights: list[Number] = []
         self._big: Number = 0.0
 
-    def see(self, window: Window, weight: Number | None, *, scale: float) -> None:
-        """Count the micro-batch that `window` has just taken. `scale` is that of the loss."""
+    def count_micro_batch(self, window: Window, weight: Number | None, *, scale: float) -> None:
+        """Count the micro-batch that `window` has just taken. `scale` is the loss scale."""
         unit = 1.0 if weight is None else weight
         ranks = 1.0 if weight is None or self._peers is None else float(self._peers.size)
-        assert window.divisor is not None  # noqa: S101 - it has taken a micro-batch
+        assert window.divisor is not None  # noqa: S101 - set by the first micro-batch
         self._small.end_micro_batch(unit * ranks * scale / window.divisor)
         self._weights.append(unit)
 
     def reshape(self, optimizer: Optimizer) -> None:
-        """The first of a window's strategies: changes nothing, measures."""
+        """Measure the gradient. This is the first strategy of a window and changes nothing."""
         gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
         self._big = get_total_norm(gradients)
 
     def end_window(self, *, summed: bool) -> None:
-        """Take the window in. `summed`: its gradient is not divided by its weight."""
+        """Add the window to the estimate. `summed`: its gradient is a sum, not divided by its weight."""
         count, small = self._small.take()
         weights = [read(weight) for weight in self._weights]
         self._weights.clear()
         if count < 2 or min(weights) <= 0:
             return
         big = (read(self._big) / (sum(weights) if summed else 1.0)) ** 2
-        self._noise.observe(count, self._evened(small, big, weights), big)
+        self._noise.observe(count, self._as_if_cut_evenly(small, big, weights), big)
 
-    def _evened(self, small: float, big: float, weights: list[float]) -> float:
-        """The mean squared norm that this window would have shown cut evenly, each piece one per rank at once.
+    def _as_if_cut_evenly(self, small: float, big: float, weights: list[float]) -> float:
+        """The mean squared norm of micro-batches if this window had been cut evenly, one micro-batch per rank at once.
 
-        A gradient over w samples has the squared norm `squared + variance / w`: two norms give both.
+        A gradient over w samples has the squared norm `squared + variance / w`: two norms give both unknowns.
         """
         ranks = 1 if self._peers is None else self._peers.size
         small = small if self._peers is None else read(self._peers.total(small)) / ranks
@@ -170,19 +172,19 @@ class NoiseMeter:
         return squared + variance * len(weights) / total
 
     def state_dict(self) -> dict[str, Any]:
-        """What an open window has shown so far."""
+        """Norms and weights of an open window."""
         return {"norms": self._small.state_dict(), "weights": list(self._weights)}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on within an open window."""
+        """Continue an open window."""
         self._small.load_state_dict(saved["norms"])
         self._weights = list(saved["weights"])
 
     def drop_window(self) -> None:
-        """Forget what has arrived."""
+        """Drop the norms of an open window."""
         self._small.take()
         self._weights.clear()
 
     def remove(self) -> None:
-        """Let go of the parameters."""
+        """Remove the hooks from the parameters."""
         self._small.remove()

@@ -1,6 +1,6 @@
-"""What calls answer: plain dicts with the documented keys, typed.
+"""What calls return: plain dicts with the documented keys, typed.
 
-A Number inside of a window may be a 0-dim tensor on the device; at the boundary it is a Python number.
+Inside a window a Number may be a 0-dim tensor on the device; at the end of the window it is a Python number.
 """
 
 from typing import NotRequired, TypedDict
@@ -11,21 +11,21 @@ from onyx.accumulation.lazy_scalar import Number
 
 
 class MicroBatchResult(TypedDict):
-    """Of one micro-batch. The figures of a window are whole on the micro-batch that ends it, too."""
+    """Of one micro-batch. On the one that ends a window, the figures are those of the full window."""
 
     loss: Number
     accumulated_loss: Number
-    """Plain sum of the window's losses."""
+    """Sum of the losses of the window."""
     accumulation_step: int
     """Micro-batches in the window, this one included."""
     should_optimize: bool
-    """The window ended here, also when its update was skipped."""
+    """The window ended here, even if its update was skipped."""
     effective_batch_size: int
     """Current micro-batch × window length."""
 
 
 class AccumulationStats(TypedDict):
-    """A reading of an accumulator."""
+    """Statistics of an accumulator."""
 
     current_step: int
     """Micro-batches taken in all."""
@@ -73,15 +73,15 @@ class ValidationResult(TypedDict):
 
 
 class HistoryEntry(EpochResult):
-    """What `train` remembers of an epoch."""
+    """What `train` returns of each epoch."""
 
     epoch: int
     """Counted from 1."""
     val_loss: NotRequired[float]
 
 
-def remembered(epoch: int, result: EpochResult) -> HistoryEntry:
-    """An epoch's entry, before its validation."""
+def history_entry(epoch: int, result: EpochResult) -> HistoryEntry:
+    """The entry of an epoch, before its validation."""
     return {
         "epoch": epoch,
         "epoch_loss": result["epoch_loss"],
@@ -92,7 +92,7 @@ def remembered(epoch: int, result: EpochResult) -> HistoryEntry:
 
 
 class TrainingStats(TypedDict):
-    """A reading of a trainer."""
+    """Statistics of a trainer."""
 
     current_epoch: int
     """Epochs finished."""

@@ -1,4 +1,4 @@
-"""An accumulator's saved state: checked as a whole before any of it is taken up."""
+"""The saved state of an accumulator. All of it is checked before any of it is used."""
 
 import logging
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ _KEYS = {"format", "config", "state", "noise", "meter", "scaler", "gradients"}
 
 @dataclass(frozen=True, kw_only=True)
 class SavedState:
-    """What the next micro-batch depends on."""
+    """All that the next micro-batch depends on."""
 
     config: dict[str, Any]
     state: AccumulationState
     noise: dict[str, float]
 
     meter: dict[str, Any] | None
-    """What the open window has shown of the noise; None where nobody looks."""
+    """The noise measured in the open window; None without a noise meter."""
 
     scaler: dict[str, Any] | None
-    """The loss scaler's own state; None without one. An open window's gradients are scaled by its scale."""
+    """State of the loss scaler; None without one. The gradients of an open window are multiplied by its scale."""
 
     gradients: dict[str, Tensor] = field(default_factory=dict)
     """Of the open window, by parameter name."""
@@ -46,7 +46,7 @@ class SavedState:
         scaler: Any,
         model: Module,
     ) -> "SavedState":
-        """What there is now. Nothing is copied."""
+        """The state now. Tensors are not copied."""
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         return cls(
             config=asdict(config),
@@ -58,7 +58,7 @@ class SavedState:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and JSON values."""
+        """The state as tensors and JSON values."""
         return {
             "format": FORMAT,
             "config": self.config,
@@ -88,7 +88,7 @@ class SavedState:
                 f"{'with' if saved['scaler'] else 'without'} a loss scaler: set up training the same way"
             )
         NoiseScale().load_state_dict(_dict("noise", saved["noise"], {"squared", "variance", "windows"}))
-        _tell_changes(config, saved["config"])
+        _log_other_settings(config, saved["config"])
         return cls(
             config=saved["config"],
             state=state,
@@ -100,14 +100,14 @@ class SavedState:
 
 
 def put_gradients(model: Module, gradients: Mapping[str, Tensor]) -> None:
-    """Make these the model's gradients, and no others."""
+    """Set the gradients of the model. Parameters without a saved one get None."""
     for name, parameter in model.named_parameters():
         gradient = gradients.get(name)
         parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype, copy=True)
 
 
 def restore(part: Any, saved: Any, name: str) -> None:
-    """Load a scheduler's or scaler's own state, where there are both; one of another kind is a ValueError."""
+    """Load the state of a scheduler or scaler, if there are both. A state of another kind is a ValueError."""
     if part is None or not saved:
         return
     try:
@@ -117,7 +117,7 @@ def restore(part: Any, saved: Any, name: str) -> None:
 
 
 def _scales(scaler: Any) -> bool:
-    """Whether gradients are scaled. A disabled GradScaler has an empty state, like none at all."""
+    """Whether gradients are scaled. The state of a disabled GradScaler is empty."""
     return scaler is not None and bool(scaler.state_dict())
 
 
@@ -143,14 +143,14 @@ def _gradients(model: Module, saved: Any) -> dict[str, Tensor]:
         if name not in named:
             raise ValueError(f"a gradient was saved for {name!r}, which is no parameter of this model")
         if not isinstance(gradient, Tensor) or gradient.shape != named[name].shape:
-            raise ValueError(f"the gradient saved for {name!r} has not the shape {tuple(named[name].shape)}")
+            raise ValueError(f"the gradient saved for {name!r} does not have the shape {tuple(named[name].shape)}")
     return dict(saved)
 
 
-def _tell_changes(config: GradientAccumulationConfig, saved: Any) -> None:
-    """The config that the user has just written is the one that holds; what differs is worth a line."""
+def _log_other_settings(config: GradientAccumulationConfig, saved: Any) -> None:
+    """Log which settings differ from the saved ones. Those of this accumulator apply."""
     if not isinstance(saved, Mapping):
         raise ValueError("a saved accumulation state holds its config")  # noqa: TRY004
     changed = [name for name, value in asdict(config).items() if saved.get(name) != value]
     if changed:
-        logger.info("the saved state had other settings for %s: this accumulator's own hold", ", ".join(changed))
+        logger.info("the saved state had other settings for %s: those of this accumulator apply", ", ".join(changed))

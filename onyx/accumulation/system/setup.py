@@ -1,4 +1,4 @@
-"""What an accumulator and a trainer work on, checked once."""
+"""Model, optimizer and the other parts that `setup_training` is given, checked once."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,7 @@ from onyx.accumulation.system.strategy import Selective, strategy_for, zero_weig
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The parts of a training run."""
+    """The parts of a training run, checked."""
 
     model: Module
     optimizer: Optimizer
@@ -41,17 +41,17 @@ class Setup:
     def autocast(self) -> AbstractContextManager[object]:
         """The context for forward."""
         if self.precision is Precision.FLOAT32:
-            return nullcontext()  # leaves an autocast of the caller's own alone
+            return nullcontext()  # the caller may have an autocast of its own
         return autocast(self.precision, self.device)
 
     @property
     def reduction(self) -> Literal["mean", "sum"]:
-        """Whether the criterion gives the mean over a batch's samples, or their sum."""
+        """Whether the criterion returns the mean over the samples of a batch, or their sum."""
         return "sum" if getattr(self.criterion, "reduction", "mean") == "sum" else "mean"
 
 
 class SetupHolder:
-    """Has been set up, or says so."""
+    """Base of the accumulator and the trainer: the parts that `setup_training` was given."""
 
     _setup: Setup | None = None
 
@@ -92,7 +92,7 @@ def prepare(
     device: torch.device | str | None,
     precision: Precision | str,
 ) -> Setup:
-    """Check the parts, bring the model to its device and begin without gradients."""
+    """Check the parts, move the model to its device and clear old gradients."""
     if not isinstance(model, Module):
         raise ValueError(f"model must be a torch.nn.Module, got {model!r}")  # noqa: TRY004
     if not isinstance(optimizer, Optimizer):
@@ -122,9 +122,9 @@ def prepare(
 
 
 def scaler_for(config: GradientAccumulationConfig, setup: Setup, given: Any) -> Any:
-    """The loss scaler to use: the user's, one of our own where the precision needs it, or None."""
+    """The loss scaler to use: the user's, a new one if the precision needs it, or None."""
     if given is not None:
-        scaling_for(given)  # refuses what is no scaler
+        scaling_for(given)  # refuses anything else
         if not config.gradient_scaling:
             raise ValueError("gradient_scaling=False uses no scaler: leave scaler out, or set gradient_scaling=True")
         return given

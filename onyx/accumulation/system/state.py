@@ -1,4 +1,4 @@
-"""Where an accumulator stands. The gradients are not in here: they are in `.grad`, nowhere else."""
+"""Counters, open window and readings of an accumulator. The gradients are in `.grad` only."""
 
 import math
 from collections import deque
@@ -14,7 +14,7 @@ from onyx.accumulation.lazy_scalar import Number
 from onyx.accumulation.window import Peers, Window
 
 HISTORY = 1000
-"""Readings kept."""
+"""How many readings each history keeps."""
 
 
 def _history(readings: Iterable[float] = ()) -> deque[float]:
@@ -23,7 +23,7 @@ def _history(readings: Iterable[float] = ()) -> deque[float]:
 
 @dataclass(kw_only=True)
 class AccumulationState:
-    """Counters, the open window and the last readings."""
+    """The state of an accumulator."""
 
     micro_batch_size: int
     """Samples of one micro-batch now."""
@@ -41,16 +41,16 @@ class AccumulationState:
     """`total_steps` at the last update."""
 
     expected_updates: int | None = None
-    """Updates that `train` expects, where it is known."""
+    """Updates that `train` expects, if it knows."""
 
     nan_detected: bool = False
-    """Some window's gradients held a NaN."""
+    """The gradients of a window held a NaN."""
 
     overflow_detected: bool = False
-    """Some window's gradients were infinite, or overflowed under a loss scaler."""
+    """The gradients of a window were infinite, or overflowed under a loss scaler."""
 
     backward_by_caller: bool = False
-    """Whether the open window's gradients are the caller's own work."""
+    """Whether the caller runs backward for the open window itself."""
 
     gradient_norms: deque[float] = field(default_factory=_history)
     """Norms before clipping, of windows whose gradients were finite."""
@@ -68,11 +68,11 @@ class AccumulationState:
 
     @property
     def accumulated_loss(self) -> Number:
-        """Plain sum of the open window's losses."""
+        """Sum of the losses of the open window."""
         return self.window.losses if self.window else 0.0
 
     def record(self, update: Update, *, scaled: bool) -> None:
-        """Count what became of a window. `scaled`: under a loss scaler, whose overflows are not the model's NaNs."""
+        """Count the outcome of a window. `scaled`: under a loss scaler, which overflows in normal operation."""
         if update.stepped:
             self.optimizer_steps += 1
             self.last_optimizer_step = self.total_steps
@@ -85,7 +85,7 @@ class AccumulationState:
             self.gradient_norms.append(update.norm)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON values, and tensors where a number lives on a device."""
+        """JSON values, and tensors for numbers that are on a device."""
         saved: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_FLAGS, "expected_updates")}
         saved |= {name: list(getattr(self, name)) for name in _READINGS}
         window = self.window
@@ -94,7 +94,7 @@ class AccumulationState:
 
     @classmethod
     def from_state_dict(cls, saved: Mapping[str, Any], peers: Peers | None = None) -> "AccumulationState":
-        """What `state_dict` gave, or a ValueError."""
+        """The state of a `state_dict`; a damaged one is a ValueError."""
         known = {each.name for each in fields(cls)}
         if not isinstance(saved, Mapping) or set(saved) != known:
             raise ValueError(f"an accumulation state has the keys {', '.join(sorted(known))}")
@@ -129,7 +129,7 @@ def _window(saved: Any, peers: Peers | None) -> Window:
     length = check.whole("length", saved["length"], at_least=max(1, count))
     numbers = {name: saved[name] for name in ("weight", "taken", "losses", "divisor")}
     for name, value in numbers.items():
-        # A loss may be NaN, and the others may be missing: so not check.number.
+        # Not check.number: a loss may be NaN, and the others may be None.
         if not isinstance(value, int | float | Tensor | None) or isinstance(value, bool):
             raise ValueError(f"{name} of a saved window must be a number, got {value!r}")  # noqa: TRY004
     weighted = None if saved["weighted"] is None else check.flag("weighted", saved["weighted"])

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class LayerWise:
-    """Multiplies gradients by a weight per parameter name; unnamed ones keep theirs."""
+    """Multiplies gradients by a weight per parameter name. Parameters that are not named keep theirs."""
 
     def __init__(self, model: Module, weights: Mapping[str, float]) -> None:
         self._weights = named_weights(model, weights)
@@ -27,7 +27,7 @@ class LayerWise:
 
 
 class ByGroup:
-    """Multiplies the gradients of the optimizer's i-th parameter group by the weight of "group_<i>"."""
+    """Multiplies the gradients of the i-th parameter group of the optimizer by the weight of "group_<i>"."""
 
     def __init__(self, optimizer: Optimizer, weights: Mapping[str, float]) -> None:
         known = [f"group_{index}" for index in range(len(optimizer.param_groups))]
@@ -45,7 +45,7 @@ class ByGroup:
 
 
 class AdaptiveLayers:
-    """Divides each parameter's gradient by its norm where that is above 1."""
+    """Divides the gradient of each parameter by its norm if that is above 1."""
 
     def reshape(self, optimizer: Optimizer) -> None:
         gradients = [p.grad for p in parameters_of(optimizer) if p.grad is not None]
@@ -56,7 +56,7 @@ class AdaptiveLayers:
 
 
 class Selective:
-    """Parameters named with weight 0 get no gradient at all, so neither momentum nor weight decay moves them."""
+    """Sets the gradients of parameters with weight 0 to None, so that neither momentum nor weight decay moves them."""
 
     def __init__(self, model: Module, weights: Mapping[str, float]) -> None:
         self._left_out = [parameter for parameter, weight in named_weights(model, weights) if weight == 0]

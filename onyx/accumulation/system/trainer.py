@@ -1,4 +1,4 @@
-"""Document 004's trainer: epochs over a loader, each batch cut to the current micro-batch."""
+"""Document 004's trainer: epochs over a loader, validation and checkpoints."""
 
 import logging
 import os
@@ -16,7 +16,13 @@ from onyx.accumulation.gauge import Gauge, read_gauge
 from onyx.accumulation.lazy_scalar import Number, read, settle
 from onyx.accumulation.precision import Precision
 from onyx.accumulation.system.accumulator import GradientAccumulator
-from onyx.accumulation.system.batch import admit, counted, evaluating, micro_batches_of, whole_shape
+from onyx.accumulation.system.batch import (
+    at_least_one_sample,
+    checked_batch,
+    evaluating,
+    joined_shape,
+    micro_batches_of,
+)
 from onyx.accumulation.system.checkpoint import Checkpoint, check_model, read_checkpoint, write_checkpoint
 from onyx.accumulation.system.checkpoint_dir import check_replaceable
 from onyx.accumulation.system.config import AccumulationMode, GradientAccumulationConfig
@@ -27,7 +33,7 @@ from onyx.accumulation.system.results import (
     StepResult,
     TrainingStats,
     ValidationResult,
-    remembered,
+    history_entry,
 )
 from onyx.accumulation.system.saved_state import restore
 from onyx.accumulation.system.setup import SetupHolder
@@ -37,10 +43,10 @@ logger = logging.getLogger(__name__)
 
 
 class GradientAccumulationTrainer(SetupHolder):
-    """Trains a model on batches of (data, target), first dimension samples.
+    """Trains a model on batches of (data, target) whose first dimension is samples.
 
-    A batch larger than the micro-batch is cut, and each part weighs what it has of samples. So an update is that of
-    the window's samples as one batch, however they were cut.
+    A batch larger than the micro-batch is cut, and each part is weighted by its samples. So an update is that of the
+    samples of the window as one batch, however they were cut.
     """
 
     def __init__(
@@ -68,16 +74,16 @@ class GradientAccumulationTrainer(SetupHolder):
         precision: Precision | str = Precision.FLOAT32,
         scaler: Any = None,
     ) -> None:
-        """Take up a model: see the accumulator's `setup_training`. The criterion's reduction is mean or sum."""
+        """Set the model to train: see `GradientAccumulator.setup_training`. The criterion returns a mean or a sum."""
         self.accumulator.setup_training(
             model, optimizer, criterion, scheduler, device, precision=precision, scaler=scaler
         )
         self._setup = self.accumulator.setup
 
     def train_step(self, data: Tensor, target: Tensor) -> StepResult:
-        """Train on one batch of a loader, in as many micro-batches as its size asks for."""
+        """Train on one batch of a loader, cut into as many micro-batches as its size needs."""
         setup, accumulator = self.setup, self.accumulator
-        data, target = admit(data, target, setup.device)
+        data, target = checked_batch(data, target, setup.device)
         samples, done, ended = len(data), 0, False
         total: Number = 0.0
         shapes: list[torch.Size | None] = []
@@ -88,7 +94,7 @@ class GradientAccumulationTrainer(SetupHolder):
                 with setup.autocast():
                     output = setup.model(data[part])
                     loss = setup.criterion(output, target[part])
-                # A sum counts every batch of the loader once, however it was cut; a mean counts samples.
+                # Without loss_scaling every batch of the loader counts once, however it is cut.
                 weight = size if self.config.loss_scaling else size / samples
                 result = accumulator.accumulate_gradients(loss, weight=weight, reduction=setup.reduction)
             total = total + result["loss"] * (size / samples if setup.reduction == "mean" else 1.0)
@@ -97,7 +103,7 @@ class GradientAccumulationTrainer(SetupHolder):
             done += size
         return {
             "loss": total,
-            "output_shape": whole_shape(shapes),
+            "output_shape": joined_shape(shapes),
             "target_shape": target.shape,
             "accumulation_step": result["accumulation_step"],
             "should_optimize": ended,
@@ -105,7 +111,7 @@ class GradientAccumulationTrainer(SetupHolder):
         }
 
     def train_epoch(self, train_loader: Iterable[Any]) -> EpochResult:
-        """Train on every batch. The last window is applied however short it is."""
+        """Train on every batch of the loader. The last window is applied even if it is short."""
         self.setup.model.train()
         state = self.accumulator.state
         before, batches, samples = state.optimizer_steps, 0, 0
@@ -116,27 +122,27 @@ class GradientAccumulationTrainer(SetupHolder):
             batches, samples = batches + 1, samples + len(data)
         self.accumulator.flush()
         return {
-            "epoch_loss": read(total) / counted(samples),
+            "epoch_loss": read(total) / at_least_one_sample(samples),
             "num_batches": batches,
             "optimization_steps": state.optimizer_steps - before,
             "effective_batch_size": self.accumulator.get_accumulation_stats()["effective_batch_size"],
         }
 
     def validate_epoch(self, val_loader: Iterable[Any]) -> ValidationResult:
-        """The loss on every batch. Trains nothing, and leaves the model's modes as they were."""
+        """The mean loss over the loader. Trains nothing; every module keeps its mode."""
         setup = self.setup
         batches, samples = 0, 0
         total: Number = 0.0
         with evaluating(setup.model), torch.no_grad():
             for batch_data, batch_target in val_loader:
-                data, target = admit(batch_data, batch_target, setup.device)
+                data, target = checked_batch(batch_data, batch_target, setup.device)
                 size = next_part(len(data), self.accumulator.micro_batch_size)
                 for x, y in zip(data.split(size), target.split(size), strict=True):
                     with setup.autocast():
                         loss = settle(setup.criterion(setup.model(x), y))
                     total = total + loss * (len(x) if setup.reduction == "mean" else 1.0)
                 batches, samples = batches + 1, samples + len(data)
-        return {"val_loss": read(total) / counted(samples), "num_batches": batches}
+        return {"val_loss": read(total) / at_least_one_sample(samples), "num_batches": batches}
 
     def train(
         self,
@@ -145,32 +151,32 @@ class GradientAccumulationTrainer(SetupHolder):
         num_epochs: int = 10,
         save_dir: str | os.PathLike[str] | None = "checkpoints",
     ) -> list[HistoryEntry]:
-        """Train `num_epochs` epochs. After `load_checkpoint`: what is left of the run that saved it.
+        """Train `num_epochs` epochs. After `load_checkpoint`: the rest of the run that saved it.
 
-        Checkpoints are `save_dir`/epoch_<n>; None saves none. Where anything else stands at one of these paths, nothing
-        is trained: FileExistsError.
+        Checkpoints are `save_dir`/epoch_<n>; None saves none. If anything else stands at one of these paths, this is a
+        FileExistsError before the first epoch.
         """
         last = self._first_epoch + check.whole("num_epochs", num_epochs)
-        self._expect(train_loader, num_epochs)
-        if save_dir is not None and self._writes:
+        self._expect_updates(train_loader, num_epochs)
+        if save_dir is not None and self._is_writer:
             for epoch in filter(self._saves_after, range(self.current_epoch + 1, last + 1)):
-                check_replaceable(Path(save_dir) / f"epoch_{epoch}")  # now, and not after hours
+                check_replaceable(Path(save_dir) / f"epoch_{epoch}")  # now, not after hours of training
         while self.current_epoch < last:
-            entry = remembered(self.current_epoch + 1, self.train_epoch(train_loader))
+            entry = history_entry(self.current_epoch + 1, self.train_epoch(train_loader))
             self.current_epoch += 1
             if val_loader is not None and self.current_epoch % self.config.validation_frequency == 0:
                 entry["val_loss"] = self.validate_epoch(val_loader)["val_loss"]
             self.training_history.append(entry)
             logger.info("epoch %d of %d: %s", self.current_epoch, last, entry)
-            if save_dir is not None and self._writes and self._saves_after(self.current_epoch):
+            if save_dir is not None and self._is_writer and self._saves_after(self.current_epoch):
                 self.save_checkpoint(Path(save_dir) / f"epoch_{self.current_epoch}", self.current_epoch)
         self._first_epoch = self.current_epoch
         return self.training_history
 
     def save_checkpoint(self, path: str | os.PathLike[str], epoch: int) -> None:
-        """Save everything that training depends on into a directory at `path`.
+        """Save all that training depends on into a directory at `path`.
 
-        It replaces an earlier checkpoint or an empty directory. Anything else stays: FileExistsError.
+        It replaces an earlier checkpoint or an empty directory. Anything else is a FileExistsError and stays.
         """
         setup, accumulator = self.setup, self.accumulator
         checkpoint = Checkpoint(
@@ -189,11 +195,11 @@ class GradientAccumulationTrainer(SetupHolder):
         logger.info("checkpoint of epoch %d saved to %s", epoch, path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a checkpoint. One that is damaged, or of another model, is a ValueError."""
+        """Continue from a checkpoint. One that is damaged, or of another model, is a ValueError."""
         setup, accumulator = self.setup, self.accumulator
         checkpoint = read_checkpoint(path)
         accumulation = checkpoint.accumulation if self.config.restore_accumulation_state else None
-        # Whatever can be refused is refused before anything is changed.
+        # All checks come before the first change.
         check_model(setup.bare_model, checkpoint.model)
         if accumulation is not None:
             accumulator.check_state_dict(accumulation)
@@ -210,15 +216,15 @@ class GradientAccumulationTrainer(SetupHolder):
         logger.info("checkpoint of epoch %d loaded from %s", checkpoint.epoch, path)
 
     def get_training_stats(self) -> TrainingStats:
-        """A reading."""
+        """Epochs finished, statistics of the accumulator, history."""
         return {
             "current_epoch": self.current_epoch,
             "accumulation_stats": self.accumulator.get_accumulation_stats(),
             "training_history": list(self.training_history),
         }
 
-    def _expect(self, loader: Iterable[Any], epochs: int) -> None:
-        """Spread a progressive doubling over the run. Its first `train` decides."""
+    def _expect_updates(self, loader: Iterable[Any], epochs: int) -> None:
+        """Spread the doubling of progressive mode over the run. The first `train` sets this."""
         state, config = self.accumulator.state, self.config
         if config.mode is AccumulationMode.PROGRESSIVE and state.expected_updates is None:
             micro_batches = micro_batches_of(loader, config.effective_batch_size)
@@ -229,6 +235,6 @@ class GradientAccumulationTrainer(SetupHolder):
         return epoch % self.config.checkpoint_frequency == 0
 
     @property
-    def _writes(self) -> bool:
-        """Whether this process is the one that writes checkpoints."""
+    def _is_writer(self) -> bool:
+        """Whether this rank writes the checkpoints."""
         return self.setup.peers is None or distributed.get_rank() == 0

@@ -1,4 +1,4 @@
-"""The end of a window: what is around the core's boundary here."""
+"""How long a window is, by mode, and what happens at its end around the boundary of the core."""
 
 import logging
 import math
@@ -29,15 +29,15 @@ def close_window(
     *,
     exchange: bool,
 ) -> Update:
-    """Turn the open window into an update or a skip, and count it. `exchange`: DDP has not done so yet."""
+    """Turn the open window into an update or a skip, and count it. `exchange`: DDP has not exchanged its gradients."""
     window, state.window = state.window, None
     assert window is not None  # noqa: S101
     if exchange:
         exchange_now(setup.model)
     if setup.left_out is not None:
-        setup.left_out.reshape(setup.optimizer)  # before unscaling: what is left out cannot overflow either
+        setup.left_out.reshape(setup.optimizer)  # before unscaling: left-out parameters must not count as overflow
     if not config.loss_scaling and window.weighted and not read(window.taken):
-        window.weight = 0.0  # a sum over nothing is no update
+        window.weight = 0.0  # a sum over no samples is no update
     scaling = Unscaled() if state.backward_by_caller else scaling
     stages = [stage for stage in (meter, setup.strategy) if stage is not None]
     update = close(
@@ -60,7 +60,7 @@ def close_window(
 
 
 def _scales(scaling: Scaling) -> bool:
-    """Whether overflows are to be expected, and skipped. A disabled GradScaler scales nothing."""
+    """Whether the loss is scaled, so that overflows are normal and skipped. A disabled GradScaler does not scale."""
     scaler: Any = getattr(scaling, "scaler", None)
     return scaler is not None and bool(getattr(scaler, "is_enabled", lambda: True)())
 
@@ -70,9 +70,9 @@ def window_length(
 ) -> int:
     """The length of the window that opens now.
 
-    In adaptive mode it aims at `target_batch_size`. In all others the window keeps its samples when the micro-batch
-    shrinks: whoever asked for N micro-batches gets the samples of those N, in more pieces. `batch_size` is that of
-    the loader batch that will be cut; without one the caller's micro-batches follow the current size themselves.
+    In adaptive mode `target_batch_size` limits it. In all other modes a window keeps its samples when the micro-batch
+    shrinks: N micro-batches of the full size become more, smaller ones. `batch_size` is that of the loader batch that
+    the trainer cuts; without it the caller makes micro-batches of the current size.
     """
     micro, largest = state.micro_batch_size, config.effective_batch_size
     if config.mode is AccumulationMode.ADAPTIVE:
@@ -88,7 +88,7 @@ def window_length(
 
 
 def expected_updates(config: GradientAccumulationConfig, micro_batches: int) -> int:
-    """How many updates a doubling makes of that many micro-batches, each stage having an equal part of them."""
+    """How many updates progressive doubling makes of `micro_batches`, if each stage lasts equally many updates."""
     stages = doubling(config.accumulation_steps)
     return max(1, round(micro_batches * len(stages) / sum(stages)))
 
@@ -101,8 +101,8 @@ def _schedule(config: GradientAccumulationConfig, updates: int | None) -> Schedu
     return Progressive(doubling(config.accumulation_steps), updates)
 
 
-def tell(config: GradientAccumulationConfig, state: AccumulationState, window: Window, loss: Number) -> None:
-    """Every `logging_frequency` micro-batches. Reads the loss only if somebody listens."""
+def log_progress(config: GradientAccumulationConfig, state: AccumulationState, window: Window, loss: Number) -> None:
+    """Log a line every `logging_frequency` micro-batches. The loss is read only if INFO is logged."""
     if state.total_steps % config.logging_frequency or not logger.isEnabledFor(logging.INFO):
         return
     logger.info(

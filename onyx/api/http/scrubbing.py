@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onyx.jobs.models import Job, StoredEvent
+from onyx.jobs.models import Job
+from onyx.jobs.records import StoredEvent
 from onyx.logs import hide
 from onyx.settings import Settings
 

@@ -9,13 +9,12 @@ from onyx.api.openai.errors import no_model, wrong
 from onyx.api.openai.model_catalogue import find_model, is_fine_tuned, may_be_base
 from onyx.api.openai.schemas.chat import ChatBody
 from onyx.jobs.ids import is_id
+from onyx.jobs.job_directory import serves
 from onyx.jobs.playground.manager import PlaygroundModel
-from onyx.jobs.published_model import serves
 from onyx.settings import Settings
 from onyx.training.contract.chat_protocol import GenerateRequest
+from onyx.training.contract.model_names import SMOLLM2, TINY, is_hub_name
 from onyx.training.data.chat_messages import check_messages
-from onyx.training.models import smollm2
-from onyx.training.models.hub import is_hub_name
 
 _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -79,9 +78,6 @@ def _unsupported(name: str, harmless: tuple[Any, ...]) -> Exception:
     return wrong(message, name, code="unsupported_parameter")
 
 
-_TINY = "onyx/tiny"
-
-
 async def tried_model(name: str, context: AppContext, caller: Caller) -> PlaygroundModel:
     """`ft:…` names, jobs' ids (`<id>:epoch-2` for a snapshot) and base models; 404 for anything else."""
     if is_fine_tuned(name):
@@ -100,7 +96,7 @@ async def tried_model(name: str, context: AppContext, caller: Caller) -> Playgro
 def _is_here(name: str, settings: Settings) -> bool:
     """Whether nothing needs fetching: a question must not begin a download of many gigabytes. A job may."""
     root = settings.model_root
-    if name == _TINY or name in smollm2.NAMES or (root is not None and (root / name).is_dir()):
+    if name in (TINY, *SMOLLM2) or (root is not None and (root / name).is_dir()):
         return True
     return is_hub_name(name) and _cached(name, settings).is_dir()
 

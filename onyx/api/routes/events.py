@@ -17,7 +17,7 @@ from onyx.api.http.route import OnyxRoute
 from onyx.api.http.scrubbing import scrub_event
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
-from onyx.jobs.models import StoredEvent
+from onyx.jobs.records import StoredEvent
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 

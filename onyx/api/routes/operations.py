@@ -57,7 +57,7 @@ async def _state(provider: ContextProvider) -> Ready:
 
 async def _runner_lives(context: AppContext) -> bool:
     """One beside this process, or elsewhere one that reached the store within a lease."""
-    if await asyncio.to_thread(context.home.runner_is_there):  # a look at a lock's file may have to wait for the disk
+    if await asyncio.to_thread(context.home.runner_is_alive):  # a look at a lock's file may have to wait for the disk
         return True
     now = await context.store.now()
     return any(now - runner.reached_at < context.store.lease_seconds for runner in await context.store.runners.list())

@@ -18,7 +18,7 @@ from onyx.api.http.scrubbing import scrub
 from onyx.api.model_archive import rewritten, tar_stream
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogLine, LogPage
-from onyx.jobs.published_model import MODEL, serves
+from onyx.jobs.job_directory import MODEL, serves
 from onyx.settings import Settings
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])

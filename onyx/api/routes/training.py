@@ -9,8 +9,8 @@ from onyx.api.deps import CallerDep, ContextDep, JobDep, TrainingId
 from onyx.api.http.route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
 from onyx.api.schemas.training import TrainingAnswer, TrainingPage
-from onyx.jobs.disk_quota import remove_job
 from onyx.jobs.ids import JobKind
+from onyx.jobs.job_directory import remove_job
 from onyx.jobs.status import JobStatus
 
 router = APIRouter(route_class=OnyxRoute, tags=["training"])

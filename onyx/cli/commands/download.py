@@ -1,4 +1,4 @@
-"""`onyx jobs download`: a published model as a directory here."""
+"""`onyx jobs download`: the published model of a job, as a local directory."""
 
 import io
 import tarfile
@@ -9,29 +9,40 @@ from typing import Annotated, Any
 import typer
 
 from onyx import fs
-from onyx.cli.client import Service
-from onyx.cli.output import DEFAULT_URL, USAGE, AwayFailure, CommandFailure, JobId, Json, Key, Url, emit, say
+from onyx.cli.client import ServiceClient
+from onyx.cli.output import (
+    DEFAULT_URL,
+    USAGE,
+    CommandError,
+    JobId,
+    Json,
+    Key,
+    UnreachableError,
+    Url,
+    print_json,
+    print_line,
+)
 
 CHUNK = 1 << 20
 
 
 def download(
     job_id: JobId,
-    to: Annotated[Path | None, typer.Option(help="The directory to make; without it, one named like the job.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Directory to create; default: the job's id.")] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch the model of a job that has succeeded."""
+    """Download the model of a job that has succeeded."""
     folder = to or Path(job_id)
-    fetch(Service(url, key), job_id, folder)
-    _tell(folder, as_json)
+    download_model(ServiceClient(url, key), job_id, folder)
+    _print_result(folder, as_json)
 
 
-def fetch(service: Service, job_id: str, folder: Path) -> None:
-    """The model of a job as `folder`, which appears when it is complete."""
+def download_model(service: ServiceClient, job_id: str, folder: Path) -> None:
+    """Download a job's model to `folder`, which appears when it is complete."""
     if folder.exists():
-        raise CommandFailure(f"{folder} is there already: name another directory with --to", USAGE)
+        raise CommandError(f"{folder} already exists: choose another directory with --to", USAGE)
     try:
         with (
             service.stream(f"/training/{job_id}/model") as response,
@@ -39,31 +50,31 @@ def fetch(service: Service, job_id: str, folder: Path) -> None:
         ):
             _unpack(response.iter_bytes(CHUNK), part)
     except tarfile.TarError as error:
-        raise AwayFailure(f"the model did not come whole ({error}): ask for it again") from None
+        raise UnreachableError(f"the download was cut off ({error}): start it again") from None
     except OSError as error:
-        raise CommandFailure(f"{folder} cannot be written: {error.strerror}") from None
+        raise CommandError(f"cannot write {folder}: {error.strerror}") from None
 
 
-def _tell(folder: Path, as_json: bool) -> None:
+def _print_result(folder: Path, as_json: bool) -> None:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if as_json:
-        emit({"path": str(folder), "files": files})
+        print_json({"path": str(folder), "files": files})
         return
-    how = "peft" if "adapter_config.json" in files else "transformers"
-    say(f"{folder}: {len(files)} files, loaded as it is by {how}")
+    library = "peft" if "adapter_config.json" in files else "transformers"
+    print_line(f"{folder}: {len(files)} files; load the directory with {library}")
 
 
 def _unpack(chunks: Iterator[bytes], folder: Path) -> None:
-    """Files of a tar stream without their common first directory. Nothing can leave `folder`."""
-    with tarfile.open(fileobj=Stream(chunks), mode="r|") as tar:
+    """Extract the files of a tar stream without their common first directory, and never outside of `folder`."""
+    with tarfile.open(fileobj=ChunkReader(chunks), mode="r|") as tar:
         for member in tar:
             inner = member.replace(name=member.name.partition("/")[2])
             if inner.isfile() and inner.name:
                 tar.extract(inner, folder, filter="data")
 
 
-class Stream(io.RawIOBase):
-    """Chunks as a file that can be read once."""
+class ChunkReader(io.RawIOBase):
+    """Presents an iterator of chunks as a readable file, as tarfile needs it."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks

@@ -1,4 +1,4 @@
-"""`onyx serve`: the service in the foreground, with a runner beside it."""
+"""`onyx serve`: the HTTP API in the foreground with a runner beside it; and `onyx runner`: a runner alone."""
 
 import asyncio
 import errno
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onyx import __version__
-from onyx.cli.operator import read_settings, start_logging, with_store
-from onyx.cli.output import USAGE, CommandFailure, Json, emit, say
+from onyx.cli.operator import read_settings, start_logging, unusable_home, unusable_store, with_store
+from onyx.cli.output import USAGE, CommandError, Json, print_json, print_line
 
 if TYPE_CHECKING:
     import socket
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
     allow_anonymous: Annotated[
-        bool, typer.Option("--allow-anonymous", help="Serve other hosts without API keys: somebody else checks them.")
+        bool,
+        typer.Option("--allow-anonymous", help="Serve other hosts without API keys: a proxy in front checks callers."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C; then running jobs save and wait in the queue."""
+    """Serve the HTTP API until SIGTERM or Ctrl-C; then running jobs are saved and go back to the queue."""
     settings = read_settings()
     if allow_anonymous:
         settings = settings.model_copy(update={"allow_anonymous": True})
     start_logging(settings)
     if settings.embedded_runner and host in ("127.0.0.1", "localhost", "::1"):
-        _start_runner(settings)  # first: it takes as long to start as the service, on another core
+        _start_runner(settings)  # first, because it starts in parallel and takes as long as the service
     keys = _active_keys(settings)
-    _check_open(host, keys, settings)
+    _check_access(host, keys, settings)
     listener = _listen(host, port)
 
     from onyx.api.server import Server
 
-    where = _address(host, listener.getsockname()[1])
-    server = Server(settings, on_ready=lambda: _greet(where, keys, settings, as_json))
+    url = _url(host, listener.getsockname()[1])
+    server = Server(settings, on_ready=lambda: _print_ready(url, keys, settings, as_json))
     asyncio.run(server.serve_and_leave(listener))
 
 
@@ -52,7 +53,7 @@ def _start_runner(settings: "Settings") -> None:
         close_directory(settings.run_dir)
         start_runner(settings)
     except OSError as error:
-        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise unusable_home(settings, error) from None
 
 
 def _active_keys(settings: "Settings") -> int:
@@ -63,13 +64,14 @@ async def _count(store: "Store") -> int:
     return sum(key.revoked_at is None for key in await store.keys.list())
 
 
-def _check_open(host: str, keys: int, settings: "Settings") -> None:
+def _check_access(host: str, keys: int, settings: "Settings") -> None:
+    """Refuse an address that other hosts can reach while requests need no API key."""
     from onyx.api.http.caller import is_loopback
 
     if not (keys or settings.allow_anonymous or is_loopback(host)):
-        raise CommandFailure(
-            f"{host} can be reached by others and there are no API keys: make one with `onyx keys create NAME`, listen "
-            "on 127.0.0.1, or say --allow-anonymous where somebody else checks who is asking",
+        raise CommandError(
+            f"{host} can be reached by other hosts and there are no API keys: create one with `onyx keys create NAME`, "
+            "listen on 127.0.0.1, or pass --allow-anonymous if a proxy in front checks callers",
             USAGE,
         )
 
@@ -81,27 +83,28 @@ def _listen(host: str, port: int) -> "socket.socket":
         return listen(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise CommandFailure(
-                f"port {port} of {host} is in use: stop who has it, or take another with --port"
+            raise CommandError(
+                f"port {port} of {host} is in use: stop the process that uses it, or choose another with --port"
             ) from None
-        raise CommandFailure(f"cannot listen on port {port} of {host}: {error.strerror}") from None
+        raise CommandError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
 
 
-def _address(host: str, port: int) -> str:
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _greet(where: str, keys: int, settings: "Settings", as_json: bool) -> None:
+def _print_ready(url: str, keys: int, settings: "Settings", as_json: bool) -> None:
     if as_json:
-        emit({"url": where, "docs": f"{where}/docs", "home": str(settings.home), "version": __version__})
+        print_json({"url": url, "docs": f"{url}/docs", "home": str(settings.home), "version": __version__})
         return
-    say(f"Onyx {__version__} listens on {where}")
-    say(f"  try it   {where}/docs")
-    say(f"  files    {settings.home}")
-    say(f"  callers  {'with an API key' if keys else 'anybody' if settings.allow_anonymous else 'this host only'}")
+    callers = "with an API key" if keys else "any, without a key" if settings.allow_anonymous else "this host only"
+    print_line(f"Onyx {__version__} listens on {url}")
+    print_line(f"  try it   {url}/docs")
+    print_line(f"  files    {settings.home}")
+    print_line(f"  callers  {callers}")
 
 
-def run() -> None:
+def run_runner() -> None:
     """Train jobs on this host's devices until SIGTERM or Ctrl-C; then ranks save and their jobs are requeued."""
     settings = read_settings()
     start_logging(settings)
@@ -113,16 +116,16 @@ def run() -> None:
 
     set_process_name("onyx-runner")
     try:
-        with only_one(settings.run_dir, embedded=False) as alone:
-            if not alone:
-                other = locked_by(settings.run_dir)
-                who = f" (pid {other.pid})" if other else ""
-                raise CommandFailure(
-                    f"{settings.home} already has a runner on this host{who}: "
-                    "set ONYX_EMBEDDED_RUNNER=false where `onyx serve` should start none"
+        with only_one(settings.run_dir, embedded=False) as locked:
+            if not locked:
+                owner = locked_by(settings.run_dir)
+                pid = f" (pid {owner.pid})" if owner else ""
+                raise CommandError(
+                    f"{settings.home} already has a runner on this host{pid}: set ONYX_EMBEDDED_RUNNER=false "
+                    "for `onyx serve` if it should not start one"
                 )
             asyncio.run(serve(settings))
     except StoreError as error:
-        raise CommandFailure(f"the job store cannot be used: {error}") from None
+        raise unusable_store(error) from None
     except OSError as error:
-        raise CommandFailure(f"{settings.home} cannot be used: {error.strerror}; name another with ONYX_HOME") from None
+        raise unusable_home(settings, error) from None

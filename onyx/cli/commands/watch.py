@@ -1,124 +1,128 @@
-"""`onyx jobs watch`: a job as it goes, with a bar in a terminal and in plain lines elsewhere."""
+"""`onyx jobs watch`: follows a job until it has ended, with a progress bar in a terminal and plain lines elsewhere."""
 
 import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from onyx.cli.client import Service, follow
-from onyx.cli.job_summary import figures, percent, sparkline
-from onyx.cli.output import DEFAULT_URL, AwayFailure, JobId, Json, Key, Url, complain, duration, number, say
+from onyx.cli.client import ServiceClient, follow
+from onyx.cli.job_summary import percent, progress_line, sparkline
+from onyx.cli.output import (
+    DEFAULT_URL,
+    JobId,
+    Json,
+    Key,
+    UnreachableError,
+    Url,
+    duration,
+    number,
+    print_line,
+    print_stderr,
+)
+from onyx.training.contract import event_kinds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LOOK_SECONDS = 0.5
-"""At least so long between two looks at the job itself."""
+POLL_SECONDS = 0.5
+"""The shortest time between two requests for the job itself."""
 
 LINE_SECONDS = 5.0
-"""At least so long between two lines of progress that are not in a terminal."""
+"""The shortest time between two progress lines outside of a terminal."""
 
 
 class View(Protocol):
-    """Where a job is shown."""
+    """Shows a job to the user."""
 
     def event(self, event: dict[str, Any]) -> None:
-        """Something happened."""
+        """Show an event of the job."""
 
     def progress(self, job: dict[str, Any], losses: list[float]) -> None:
-        """It is further."""
+        """Show the job's progress."""
 
     def note(self, text: str) -> None:
-        """Something about the connection."""
+        """Show that the service stopped answering."""
 
 
 def watch(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False) -> None:
-    """Follow a job until it is over. Exit status 1 unless it succeeded."""
-    watch_to_the_end(Service(url, key), job_id, as_json)
+    """Follow a job until it has ended. Exit status 1 unless it succeeded."""
+    watch_until_done(ServiceClient(url, key), job_id, as_json)
 
 
-def watch_to_the_end(service: Service, job_id: str, as_json: bool) -> None:
-    """The same for a command that has just made the job."""
+def watch_until_done(service: ServiceClient, job_id: str, as_json: bool) -> None:
+    """Follow a job in the view that fits where stdout goes."""
     if as_json:
         job = observe(service, job_id, JsonView())
-        say(json.dumps(job, ensure_ascii=False))
+        print_line(json.dumps(job, ensure_ascii=False))
     elif sys.stdout.isatty():
         with bar_view() as view:
             job = observe(service, job_id, view)
     else:
         job = observe(service, job_id, PlainView())
     if not as_json:
-        _sum_up(job)
+        _print_summary(job)
     if job["status"] != "succeeded":
         raise typer.Exit(1)
 
 
-def observe(service: Service, job_id: str, view: View) -> dict[str, Any]:
-    """Show a job until it is over, and return it."""
+def observe(service: ServiceClient, job_id: str, view: View) -> dict[str, Any]:
+    """Show a job until it has ended, and return it."""
     losses: list[float] = []
-    looked = 0.0
-    for event in follow(service, job_id, on_away=view.note):
-        if event["kind"] == "metrics":
+    last_poll = 0.0
+    for event in follow(service, job_id, on_disconnect=view.note):
+        if event["kind"] == event_kinds.METRICS:
             if event["data"].get("loss") is not None:
                 losses.append(event["data"]["loss"])
         else:
             view.event(event)
-        if time.monotonic() - looked >= LOOK_SECONDS:
-            looked = time.monotonic()
-            job = _look(service, job_id)
-            if job is not None:
-                view.progress(job, losses)
+        if time.monotonic() - last_poll >= POLL_SECONDS:
+            last_poll = time.monotonic()
+            with suppress(UnreachableError):  # `follow` reports it and reconnects
+                view.progress(dict(service.get(f"/training/{job_id}")), losses)
     job = dict(service.get(f"/training/{job_id}"))
     view.progress(job, losses)
     return job
-
-
-def _look(service: Service, job_id: str) -> dict[str, Any] | None:
-    try:
-        return dict(service.get(f"/training/{job_id}"))
-    except AwayFailure:
-        return None  # the events will tell when it is back
 
 
 class JsonView:
     """One JSON object a line."""
 
     def event(self, event: dict[str, Any]) -> None:
-        say(json.dumps(event, ensure_ascii=False))
+        print_line(json.dumps(event, ensure_ascii=False))
 
     def progress(self, job: dict[str, Any], losses: list[float]) -> None:
-        """The final answer has it all."""
+        """Nothing: the last line is the whole job."""
 
     def note(self, text: str) -> None:
-        complain(text)
+        print_stderr(text)
 
 
 class PlainView:
     """Lines for a log."""
 
     def __init__(self) -> None:
-        self._told_at = 0.0
-        self._told = ""
+        self._last_line = ""
+        self._last_time = 0.0
 
     def event(self, event: dict[str, Any]) -> None:
-        say(event_line(event))
+        print_line(event_line(event))
 
     def progress(self, job: dict[str, Any], losses: list[float]) -> None:
-        line = figures(job)
-        if line and line != self._told and time.monotonic() - self._told_at >= LINE_SECONDS:
-            self._told_at, self._told = time.monotonic(), line
-            say(line)
+        line = progress_line(job)
+        if line and line != self._last_line and time.monotonic() - self._last_time >= LINE_SECONDS:
+            self._last_line, self._last_time = line, time.monotonic()
+            print_line(line)
 
     def note(self, text: str) -> None:
-        complain(text)
+        print_stderr(text)
 
 
 class BarView:
-    """A bar that stays at the bottom; events scroll by above it."""
+    """A progress bar at the bottom of the terminal; events scroll above it."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -136,7 +140,7 @@ class BarView:
 
 @contextmanager
 def bar_view() -> Iterator[BarView]:
-    """A bar in this terminal."""
+    """A BarView that is drawn in this terminal until the block ends."""
     from rich.live import Live
 
     with Live(refresh_per_second=4) as live:
@@ -144,7 +148,7 @@ def bar_view() -> Iterator[BarView]:
 
 
 def bar(job: dict[str, Any], losses: list[float]) -> "RenderableType":
-    """The bar, the figures and the losses of a job."""
+    """Status, progress bar and loss sparkline of a job, and below them its progress line."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -156,22 +160,22 @@ def bar(job: dict[str, Any], losses: list[float]) -> "RenderableType":
         ProgressBar(total=100, completed=done or 0.0, width=28, pulse=done is None),
         Text(sparkline(losses), style="cyan"),
     )
-    whole = Table.grid()
-    whole.add_row(grid)
-    whole.add_row(Text(figures(job), style="dim"))
-    return whole
+    rows = Table.grid()
+    rows.add_row(grid)
+    rows.add_row(Text(progress_line(job), style="dim"))
+    return rows
 
 
 def event_line(event: dict[str, Any]) -> str:
-    mark = "" if event["level"] == "info" else f"{event['level']}: "
-    return f"{time.strftime('%H:%M:%S', time.localtime(event['time']))}  {mark}{event['message']}"
+    level = "" if event["level"] == "info" else f"{event['level']}: "
+    return f"{time.strftime('%H:%M:%S', time.localtime(event['time']))}  {level}{event['message']}"
 
 
-def _sum_up(job: dict[str, Any]) -> None:
+def _print_summary(job: dict[str, Any]) -> None:
     if job["status"] != "succeeded":
-        complain(f"{job['training_id']} {job['status']}" + (f": {job['error']}" if job["error"] else ""))
+        print_stderr(f"{job['training_id']} {job['status']}" + (f": {job['error']}" if job["error"] else ""))
         return
-    say(
+    print_line(
         f"{job['training_id']} succeeded in {duration(job['training_time'])}, best loss {number(job['best_loss'])}; "
         f"get the model with: onyx jobs download {job['training_id']}"
     )

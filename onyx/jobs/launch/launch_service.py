@@ -14,7 +14,7 @@ from typing import Any
 
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec, Launcher
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
-from onyx.jobs.runner.wakeup import socket_address
+from onyx.jobs.wakeup import socket_address
 from onyx.memory.devices.cpu import cpu_cores
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from onyx.jobs.store.store import Store
 from onyx.jobs.store.uploads import upload_path
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Result
-from onyx.training.state.metrics import read_rows
+from onyx.training.contract.metrics_csv import read_rows
 
 logger = logging.getLogger(__name__)
 

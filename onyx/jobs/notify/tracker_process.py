@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from onyx.jobs.event_file import EVENTS, EventFileReader
 from onyx.jobs.files import read_json, write_json
-from onyx.jobs.runner.event_mirror import EventFileReader
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt, Event, attempt_dir
 from onyx.training.contract.child_process import watch_inherited_lifeline
@@ -46,7 +46,7 @@ class Tracker:
     def __init__(self, attempt: Attempt, run: Any, first: int) -> None:
         """Tells updates from `first` on."""
         numbers = range(1, attempt.number + 1)
-        self._tails = [EventFileReader(attempt_dir(attempt.job_dir, number) / "events.jsonl") for number in numbers]
+        self._tails = [EventFileReader(attempt_dir(attempt.job_dir, number) / EVENTS) for number in numbers]
         self._note = attempt.attempt_dir / TOLD
         self._run = run
         self._next = first

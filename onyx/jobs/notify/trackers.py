@@ -6,19 +6,20 @@ import logging
 import os
 import signal
 from contextlib import suppress
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.launch.child import WANDB_API_KEY
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec
 from onyx.jobs.models import Lease
 from onyx.jobs.notify.tracker_process import OVER
-from onyx.jobs.runner.compose_attempt import attempt_file
-from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.settings import Settings
-from onyx.training.contract.attempt import Attempt
+from onyx.training.contract.attempt import Attempt, attempt_file
 from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.spec import WandbSpec
+
+if TYPE_CHECKING:
+    from onyx.jobs.runner.runner_context import RunnerContext
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ LEAVE_SECONDS = 5.0
 class Tracking:
     """The tracker of one attempt, from the runner's side."""
 
-    def __init__(self, attempt: Attempt, lease: Lease, context: RunnerContext) -> None:
+    def __init__(self, attempt: Attempt, lease: Lease, context: "RunnerContext") -> None:
         self._attempt = attempt
         self._lease = lease
         self._context = context
@@ -110,7 +111,7 @@ class Tracking:
     async def _say(self, message: str, level: Literal["info", "warn"]) -> None:
         """An event, if the attempt is still ours to speak of."""
         with suppress(LostAttempt, StoreUnavailableError):
-            await self._context.store.attempts.remark(self._lease, message, level=level)
+            await self._context.store.attempts.add_event(self._lease, message, level=level)
 
     def _work(self, mode: str) -> ChildSpec:
         folder = self._attempt.job_dir / "wandb"
@@ -148,7 +149,7 @@ def why_not(settings: Settings) -> str | None:
     return None
 
 
-async def dismiss(context: RunnerContext) -> None:
+async def dismiss(context: "RunnerContext") -> None:
     """The runner leaves: trackers finish soon, or not at all."""
     if context.trackers:
         _, late = await asyncio.wait(set(context.trackers.values()), timeout=LEAVE_SECONDS)

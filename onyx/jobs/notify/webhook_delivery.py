@@ -47,7 +47,7 @@ class WebhookDelivery:
     async def take_out(self, tasks: asyncio.TaskGroup) -> None:
         """Start all that is due."""
         try:
-            while await self._store.webhooks.due():
+            while await self._store.webhooks.any_due():
                 await self._room.acquire()  # before the claim: what is claimed is sent at once
                 delivery = await self._claim()
                 if delivery is None:
@@ -64,8 +64,8 @@ class WebhookDelivery:
         try:
             problem = await self._problem(delivery)
             if problem is None:
-                await self._store.webhooks.delivered(delivery)
-            elif await self._store.webhooks.not_delivered(delivery):
+                await self._store.webhooks.report_delivered(delivery)
+            elif await self._store.webhooks.retry_later(delivery):
                 _log(logging.WARNING, delivery, f"{problem}; it is tried again")
             else:
                 _log(logging.ERROR, delivery, f"{problem}; it is given up")

@@ -124,7 +124,7 @@ class Playground:
 
     async def _put(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream) -> None:
         trial = await self._holding(tried)
-        lent = frozenset(await self._store.claims.lent(this_process().host))
+        lent = frozenset(await self._store.claims.lent_devices(this_process().host))
         threads = spare_threads(self._settings, lent)
         try:
             await trial.ask(question.model_copy(update={"threads": threads}), talk.tell)
@@ -145,7 +145,7 @@ class Playground:
         self._trial, self._tried = trial, tried
         try:
             # Only now is memory looked at: to whatever is lent later the process gives way.
-            lent = frozenset(await self._store.claims.lent(this_process().host))
+            lent = frozenset(await self._store.claims.lent_devices(this_process().host))
             self._yielding = asyncio.create_task(self._give_way(trial, lent))
             await trial.load(self._choice(tried, spare_memory(self._settings, lent)))
         except BaseException:
@@ -168,7 +168,7 @@ class Playground:
         while trial.alive:
             await asyncio.sleep(LOOK_SECONDS)
             with contextlib.suppress(StoreUnavailableError):
-                now = frozenset(await self._store.claims.lent(this_process().host))
+                now = frozenset(await self._store.claims.lent_devices(this_process().host))
                 if any(name.startswith(CPU) for name in now - lent):
                     await trial.end()
 

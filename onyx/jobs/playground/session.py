@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onyx.jobs.launch.launch_service import TRIAL
 from onyx.jobs.launch.launcher import Child, ChildSpec, Launcher
-from onyx.jobs.runner.wakeup import socket_address
+from onyx.jobs.wakeup import socket_address
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
 from onyx.training.contract.chat_protocol import SOCKET, STOP, GenerateRequest, LoadRequest, Reply

@@ -6,7 +6,7 @@ from onyx.jobs.launch.launcher import ChildSpec
 from onyx.jobs.models import ClaimedJob
 from onyx.jobs.runner.device_offers import Offered
 from onyx.settings import Settings
-from onyx.training.contract.attempt import Attempt, Share, attempt_dir
+from onyx.training.contract.attempt import Attempt, Share, attempt_dir, attempt_file
 from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.prepared import PreparedJob
 
@@ -65,7 +65,3 @@ def rank_work(attempt: Attempt, rank: int) -> ChildSpec:
 def rank_log(folder: Path, rank: int) -> Path:
     """What a rank writes to its standard output and error."""
     return folder / f"rank-{rank}.log"
-
-
-def attempt_file(attempt: Attempt) -> Path:
-    return attempt.attempt_dir / "attempt.json"

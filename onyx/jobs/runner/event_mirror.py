@@ -1,56 +1,24 @@
 """An attempt's events on their way into the store. While the store is away they wait; none is lost."""
 
 import asyncio
-import json
 import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
-from onyx.jobs.models import ClaimedJob, Progress
+from onyx.jobs.event_file import EVENTS, EventFileReader
+from onyx.jobs.models import ClaimedJob, JobProgress
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event, attempt_dir
 from onyx.training.contract.prepared import PreparedJob
 
-
-@dataclass
-class EventFileReader:
-    """Where in the file the reader is."""
-
-    path: Path
-    offset: int = 0
-
-    def read(self) -> list[Event]:
-        """The lines that were completed since the last call. What a killed rank left half-written is never read."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                chunk = file.read()
-        except FileNotFoundError:
-            return []
-        complete = chunk[: chunk.rfind(b"\n") + 1]
-        self.offset += len(complete)
-        return [event for line in complete.splitlines() if (event := _parse(line))]
-
-
-def _parse(line: bytes) -> Event | None:
-    try:
-        return Event.model_validate(json.loads(line))
-    except (ValueError, ValidationError):
-        return None  # a torn line from a full disk: the events around it still count
-
-
 logger = logging.getLogger(__name__)
 
-EVENTS = "events.jsonl"
 AWAY_SECONDS = 1.0
 """Between two tries to tell a store that is away."""
 
@@ -75,7 +43,7 @@ class EventMirror:
         """The newest checkpoint that the store has not heard of."""
         self._total = total_samples(claimed)
         self._planned = planned_bytes(claimed)
-        self._last = claimed.job.progress or Progress(update=0)
+        self._last = claimed.job.progress or JobProgress(update=0)
         self._try_again_at = 0.0
         self._began = time.monotonic()
         self._first_samples: int | None = None
@@ -118,21 +86,21 @@ class EventMirror:
         await self._store.events.mirror(self._lease, events)
         self._waiting = []
         self._tokens = self._tally.heard(events, self._tokens)
-        self._metrics += [event for event in events if event.kind == "metrics"]
-        saved = [event.data["update"] for event in events if event.kind == "checkpoint"]
+        self._metrics += [event for event in events if event.kind == event_kinds.METRICS]
+        saved = [event.data["update"] for event in events if event.kind == event_kinds.CHECKPOINT]
         self._saved = max(saved, default=self._saved)
 
     async def _report(self) -> None:
         """What follows from the lines: how far the job is, and from where it could resume."""
         if self._metrics:
             progress = self._progress(self._metrics)
-            await self._store.attempts.progress(self._lease, progress)
+            await self._store.attempts.report_progress(self._lease, progress)
             self._last, self._metrics = progress, []
         if self._saved is not None:
-            await self._store.attempts.checkpoint(self._lease, self._saved)
+            await self._store.attempts.report_checkpoint(self._lease, self._saved)
             self._saved = None
 
-    def _progress(self, metrics: Sequence[Event]) -> Progress:
+    def _progress(self, metrics: Sequence[Event]) -> JobProgress:
         data = metrics[-1].data
         samples = int(data["samples"])
         if self._first_samples is None:
@@ -140,7 +108,7 @@ class EventMirror:
         done, elapsed = samples - self._first_samples, time.monotonic() - self._began
         left = elapsed / done * (self._total - samples) if done > 0 else None
         per_update = samples / data["update"]
-        return Progress(
+        return JobProgress(
             update=data["update"],
             total_updates=math.ceil(self._total / per_update),
             epoch=data["epoch"],
@@ -186,5 +154,5 @@ async def mirror_former_attempts(claimed: ClaimedJob, context: RunnerContext) ->
             continue
         last_line = partial(context.store.events.last_line, claimed.job.id, number)
         if lines[-1].line > await retry_until_available(last_line):
-            mirror = partial(context.store.events.mirror_former, context.runner_id, claimed.job.id, number, lines)
+            mirror = partial(context.store.events.mirror_ended, context.runner_id, claimed.job.id, number, lines)
             await retry_until_available(mirror)

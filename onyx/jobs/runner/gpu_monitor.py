@@ -58,7 +58,7 @@ class GpuMonitor:
             await self._warn(too_hot)
 
     async def _warn(self, gpus: Sequence[Device]) -> None:
-        lent = await self._context.store.claims.lent(this_process().host)
+        lent = await self._context.store.claims.lent_devices(this_process().host)
         now = time.monotonic()
         self._warned = {lease: at for lease, at in self._warned.items() if now - at < WARN_SECONDS}
         for lease in set(lent.values()) - set(self._warned):

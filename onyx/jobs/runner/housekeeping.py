@@ -15,10 +15,10 @@ from enum import Enum, auto
 from pathlib import Path
 
 from onyx import fs
-from onyx.jobs.disk_quota import WORKING, free_working_files, remove_job
 from onyx.jobs.errors import JobNotFoundError, StoreUnavailableError
 from onyx.jobs.ids import is_id
-from onyx.jobs.store.inventory import InUse
+from onyx.jobs.job_directory import WORKING, free_working_files, remove_job
+from onyx.jobs.store.retention import InUse
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
 
@@ -146,7 +146,7 @@ class Housekeeping:
         jobs = await asyncio.to_thread(_aged, self._settings.home / "jobs")
         known = await self._store.retention.finished_times([_id(each.path) for each in jobs])
         files = await asyncio.to_thread(_aged, self._settings.home / "uploads")
-        stored = await self._store.retention.known_files([_id(each.path) for each in files])
+        stored = await self._store.uploads.existing([_id(each.path) for each in files])
         gone = orphans(jobs, known, time.time()) + orphans(files, dict.fromkeys(stored), time.time())
         return await asyncio.to_thread(_remove, gone)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.models import ConfigRequest, Lease
 from onyx.jobs.runner.supervisor import supervise
-from onyx.jobs.status import Request
+from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class LeaseKeeper:
 
     def __init__(self, store: Store, lease: Lease) -> None:
         self.lease = lease
-        self.request: Request | None = None
+        self.request: StopRequest | None = None
         self.config: ConfigRequest | None = None
         self.lost = False
         """The store has said that the attempt is somebody else's. A store that is away has said nothing."""

@@ -38,9 +38,9 @@ from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.runner.runner_lock import only_one
 from onyx.jobs.runner.supervisor import supervise
 from onyx.jobs.runner.train_job import train
-from onyx.jobs.runner.wakeup import WakeupListener
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import WakeupListener
 from onyx.memory.devices.cpu import cpu_cores
 from onyx.settings import Settings
 
@@ -154,7 +154,7 @@ class Runner:
             return False
         limit = context.settings.running_jobs_per_owner
         took = False
-        waiting = await context.store.claims.waiting()
+        waiting = await context.store.claims.waiting_phases()
         if JobStatus.VALIDATING in waiting and self._preparing < cpu_cores():
             claimed = await context.store.claims.claim_validating(context.runner_id)
             if claimed is not None:

@@ -6,13 +6,13 @@ from contextlib import suppress
 
 from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import read_json, write_json
+from onyx.jobs.job_directory import serves
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec
 from onyx.jobs.models import ClaimedJob
-from onyx.jobs.published_model import serves
 from onyx.jobs.runner.device_offers import Offered, choose_devices, needs_of
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
-from onyx.jobs.status import Outcome, Request
+from onyx.jobs.status import Outcome, StopRequest
 from onyx.training.contract.attempt import Failure, attempt_dir
 from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest, Roots
@@ -107,12 +107,12 @@ async def _report(
         if ended.status == 0 and prepared is not None:
             document, needs = prepared.model_dump(mode="json"), needs_of(chosen, claimed.spec)
             await retry_until_available(
-                lambda: store.attempts.prepared(lease, needs, document, warnings=prepared.warnings)
+                lambda: store.attempts.report_prepared(lease, needs, document, warnings=prepared.warnings)
             )
         elif failure is not None:
-            await retry_until_available(lambda: store.attempts.failed(lease, failure))
-        elif keeper.request is Request.CANCEL:
-            await retry_until_available(lambda: store.attempts.cancelled(lease))
+            await retry_until_available(lambda: store.attempts.report_failed(lease, failure))
+        elif keeper.request is StopRequest.CANCEL:
+            await retry_until_available(lambda: store.attempts.report_cancelled(lease))
         else:
             outcome = Outcome.SAVED if context.stopping or keeper.request else Outcome.LOST
             await retry_until_available(lambda: store.attempts.release(lease, outcome))
@@ -120,7 +120,7 @@ async def _report(
 
 async def _fail(claimed: ClaimedJob, context: RunnerContext, failure: Failure) -> None:
     with suppress(LostAttempt):
-        await retry_until_available(lambda: context.store.attempts.failed(claimed.lease, failure))
+        await retry_until_available(lambda: context.store.attempts.report_failed(claimed.lease, failure))
 
 
 def _too_few(wanted: int, offered: tuple[Offered, ...]) -> Failure:

@@ -10,6 +10,7 @@ from onyx.jobs.runner.device_offers import Offered
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.settings import Settings
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event
 
 
@@ -23,7 +24,7 @@ class JobTally:
     def heard(self, events: Sequence[Event], before: int) -> int:
         """Lines of an attempt that are in the store now. `before`, and what is returned: the tokens of its job."""
         self.events += len(events)
-        reports = [event.data.get("trained_tokens") for event in events if event.kind == "metrics"]
+        reports = [event.data.get("trained_tokens") for event in events if event.kind == event_kinds.METRICS]
         after = max([tokens for tokens in reports if isinstance(tokens, int)], default=before)
         self.trained_tokens += max(0, after - before)
         return max(before, after)

@@ -11,19 +11,19 @@ from contextlib import suppress
 from onyx import fs
 from onyx.jobs.errors import LostAttempt
 from onyx.jobs.files import write_json
+from onyx.jobs.job_directory import withdraw_model
 from onyx.jobs.launch.launcher import Child, ChildExit
 from onyx.jobs.models import ClaimedJob
 from onyx.jobs.notify.result_csv import leave_result_file
 from onyx.jobs.notify.trackers import Tracking
-from onyx.jobs.published_model import withdraw
-from onyx.jobs.runner.compose_attempt import attempt_file, build_attempt, rank_work
+from onyx.jobs.runner.compose_attempt import build_attempt, rank_work
 from onyx.jobs.runner.event_mirror import EventMirror, mirror_former_attempts
 from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.runner.supervisor import supervise
 from onyx.jobs.runner.verdict import Verdict, judge, oom_kills
-from onyx.jobs.status import JobStatus, Outcome, Request
-from onyx.training.contract.attempt import Attempt, Exit, Failure
+from onyx.jobs.status import JobStatus, Outcome, StopRequest
+from onyx.training.contract.attempt import Attempt, Exit, Failure, attempt_file
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Training:
 
     def _decide(self) -> None:
         """What the ranks must be told now, if anything."""
-        if self.keeper.lost or self.keeper.request is Request.CANCEL or self._one_died():
+        if self.keeper.lost or self.keeper.request is StopRequest.CANCEL or self._one_died():
             # Nothing that they could still save would be used, or the others wait for one that is gone.
             self.send(signal.SIGKILL)
             return
@@ -107,7 +107,7 @@ class Training:
         if overdue is not None and self._failure is None:
             self._failure = overdue
             self.send(signal.SIGKILL)
-        elif self.keeper.request is Request.PAUSE or self.context.stopping:
+        elif self.keeper.request is StopRequest.PAUSE or self.context.stopping:
             self._stop()
 
     def _stop(self) -> None:
@@ -186,15 +186,15 @@ async def _record(claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeep
     if verdict.result is not None:
         result = verdict.result
         await leave_result_file(store, context.settings, claimed.job, result)
-        job = await retry_until_available(lambda: store.attempts.succeeded(lease, result))
+        job = await retry_until_available(lambda: store.attempts.report_succeeded(lease, result))
     elif verdict.failure is not None:
         failure = verdict.failure
-        job = await retry_until_available(lambda: store.attempts.failed(lease, failure))
-    elif keeper.request is Request.CANCEL:
-        job = await retry_until_available(lambda: store.attempts.cancelled(lease))
-    elif keeper.request is Request.PAUSE:
-        job = await retry_until_available(lambda: store.attempts.paused(lease))
+        job = await retry_until_available(lambda: store.attempts.report_failed(lease, failure))
+    elif keeper.request is StopRequest.CANCEL:
+        job = await retry_until_available(lambda: store.attempts.report_cancelled(lease))
+    elif keeper.request is StopRequest.PAUSE:
+        job = await retry_until_available(lambda: store.attempts.report_paused(lease))
     else:
         job = await retry_until_available(lambda: store.attempts.release(lease, verdict.outcome))
     if job.status.terminal and job.status is not JobStatus.SUCCEEDED:
-        await withdraw(context.settings, job.id)
+        await withdraw_model(context.settings, job.id)

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.errors import BadValueError, NotAllowedError
-from onyx.jobs.models import DeviceNeed, Heartbeat, Job, Lease, Progress
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.models import DeviceNeed, Heartbeat, Job, JobProgress, Lease
+from onyx.jobs.status import JobStatus, Outcome, StopRequest
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.lifecycle import end_attempt, fail, lock_ended_or_held, lock_held, move, say, stop_attempt
 from onyx.jobs.store.rows import to_config_request, to_job
@@ -35,18 +35,18 @@ class Attempts(Concern):
             attempt.lease_until = tx.now + self._database.lease_seconds
             return Heartbeat(
                 lease_until=attempt.lease_until,
-                request=Request(job.request) if job.request else None,
+                request=StopRequest(job.request) if job.request else None,
                 config=to_config_request(job),
             )
 
-    async def progress(self, lease: Lease, progress: Progress) -> None:
+    async def report_progress(self, lease: Lease, progress: JobProgress) -> None:
         """How far the job is."""
         async with self._database.writing() as tx:
             job, _ = await lock_held(tx, lease)
-            job.progress = jsontext.dump(progress)
+            job.progress = json_text.dump(progress)
             job.progress_at = tx.now
 
-    async def checkpoint(self, lease: Lease, update: int) -> None:
+    async def report_checkpoint(self, lease: Lease, update: int) -> None:
         """Note a complete checkpoint. One further than all before shows progress: retries are counted anew."""
         if update < 0:
             raise BadValueError(f"a checkpoint's update cannot be {update}")
@@ -58,15 +58,17 @@ class Attempts(Concern):
 
     async def warn(self, lease: Lease, message: str, **data: Any) -> None:
         """Something that the job's owner should know, and that its ranks cannot see."""
-        await self.remark(lease, message, level="warn", **data)
+        await self.add_event(lease, message, level="warn", **data)
 
-    async def remark(self, lease: Lease, message: str, *, level: Literal["info", "warn"] = "info", **data: Any) -> None:
+    async def add_event(
+        self, lease: Lease, message: str, *, level: Literal["info", "warn"] = "info", **data: Any
+    ) -> None:
         """The same, for what need not worry anybody."""
         async with self._database.writing() as tx:
             job, _ = await lock_held(tx, lease)
             say(tx, job, message, kind=event_kinds.MESSAGE, level=level, **data)
 
-    async def prepared(
+    async def report_prepared(
         self, lease: Lease, needs: Sequence[DeviceNeed], document: dict[str, Any], *, warnings: Sequence[str] = ()
     ) -> Job:
         """Model and data are ready and there is a plan: the job may wait for the devices that the plan names.
@@ -80,8 +82,8 @@ class Attempts(Concern):
             if attempt.phase != JobStatus.VALIDATING:
                 raise NotAllowedError(f"{job.id} is {job.status}: it was prepared before")
             await end_attempt(tx, job, attempt, Outcome.PREPARED, attempt.runner_id)
-            job.needs = jsontext.dump([need.model_dump() for need in needs])
-            job.prepared = jsontext.dump(document)
+            job.needs = json_text.dump([need.model_dump() for need in needs])
+            job.prepared = json_text.dump(document)
             job.queued_at = tx.now
             job.lost_attempts = 0
             for warning in warnings:
@@ -95,17 +97,17 @@ class Attempts(Concern):
 
         return await self._end(lease, Outcome.PREPARED, change)
 
-    async def succeeded(self, lease: Lease, result: Result) -> Job:
+    async def report_succeeded(self, lease: Lease, result: Result) -> Job:
         """The model is published."""
 
         async def change(tx: Transaction, job: JobRow, attempt: AttemptRow) -> None:
             await end_attempt(tx, job, attempt, Outcome.SUCCEEDED, attempt.runner_id)
-            job.result = jsontext.dump(result)
+            job.result = json_text.dump(result)
             move(tx, job, JobStatus.SUCCEEDED, "The job succeeded")
 
         return await self._end(lease, Outcome.SUCCEEDED, change)
 
-    async def failed(self, lease: Lease, error: Failure) -> Job:
+    async def report_failed(self, lease: Lease, error: Failure) -> Job:
         """The job cannot work as it was asked for; it is not tried again."""
 
         async def change(tx: Transaction, job: JobRow, attempt: AttemptRow) -> None:
@@ -120,11 +122,11 @@ class Attempts(Concern):
             raise BadValueError(f"a job is released as {', '.join(RELEASES)}, not as {outcome}")
         return await self._stop(lease, outcome)
 
-    async def paused(self, lease: Lease) -> Job:
+    async def report_paused(self, lease: Lease) -> Job:
         """The ranks have saved and stopped for a pause. If the owner has resumed meanwhile, the job is queued."""
         return await self._stop(lease, Outcome.PAUSED)
 
-    async def cancelled(self, lease: Lease) -> Job:
+    async def report_cancelled(self, lease: Lease) -> Job:
         """The ranks have stopped for good."""
         return await self._stop(lease, Outcome.CANCELLED)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import CursorResult, delete, func, select
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.errors import QuotaExceededError
 from onyx.jobs.ids import is_id, make_config_id
-from onyx.jobs.models import StoredConfig
+from onyx.jobs.records import StoredConfig
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.jobs import check_name, lock_owner
 from onyx.jobs.store.tables import ConfigRow
@@ -19,7 +19,7 @@ class Configs(Concern):
     async def put(self, owner: str, config: dict[str, Any], *, most: int | None = None) -> StoredConfig:
         """Store a new one, unless its owner has `most` already."""
         check_name("owner", owner)
-        text = jsontext.dump(config)
+        text = json_text.dump(config)
         async with self._database.writing() as tx:
             await lock_owner(tx, owner)
             await _check_quota(tx, owner, most)
@@ -37,7 +37,7 @@ class Configs(Concern):
 
     async def update(self, config_id: str, config: dict[str, Any], owner: str | None = None) -> StoredConfig | None:
         """Replace it whole; None when there is none of this owner."""
-        text = jsontext.dump(config)
+        text = json_text.dump(config)
         async with self._database.writing() as tx:
             row = await tx.session.get(ConfigRow, config_id, with_for_update=True) if is_id(config_id) else None
             if row is None or owner not in (None, row.owner):
@@ -77,7 +77,7 @@ def _to_config(row: ConfigRow) -> StoredConfig:
     return StoredConfig(
         id=row.id,
         owner=row.owner,
-        config=jsontext.load(row.config),
+        config=json_text.load(row.config),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

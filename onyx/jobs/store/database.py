@@ -135,6 +135,10 @@ CLAIM_LOCK = 0x0_1A1E
 """PostgreSQL's name of the lock that lets one runner choose at a time."""
 
 
+MAX_NAMES = 500
+"""Names in one query: databases limit the number of parameters."""
+
+
 @dataclass(frozen=True)
 class Transaction:
     """All or nothing."""

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from sqlalchemy import Select, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.errors import BadValueError, LostAttempt
 from onyx.jobs.ids import is_id
-from onyx.jobs.models import Lease, Metric, StoredEvent
+from onyx.jobs.models import Lease
+from onyx.jobs.records import Metric, StoredEvent
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.lifecycle import find_attempt, find_job, live_attempt, lock_held
 from onyx.jobs.store.rows import to_event
@@ -31,7 +32,7 @@ class EventLog(Concern):
             job, _ = await lock_held(tx, lease)
             return await _append(tx, job, lease.attempt, lines)
 
-    async def mirror_former(self, runner_id: str, job_id: str, attempt: int, lines: Sequence[Event]) -> int:
+    async def mirror_ended(self, runner_id: str, job_id: str, attempt: int, lines: Sequence[Event]) -> int:
         """Store what an attempt that was lost left in its file: for the runner that took over, or ended, its job.
 
         The runner that lost the attempt may not, unless it holds the job again: a zombie writes nothing.
@@ -92,7 +93,7 @@ class EventLog(Concern):
 
 
 def _to_metric(row: MetricRow) -> Metric:
-    return Metric(update=row.update, attempt=row.attempt, time=row.time, data=jsontext.load(row.data))
+    return Metric(update=row.update, attempt=row.attempt, time=row.time, data=json_text.load(row.data))
 
 
 def events_query(job_id: str, *, after: int | None, limit: int, newest_first: bool) -> Select[EventRow]:
@@ -137,15 +138,15 @@ def _row(job: JobRow, attempt: int, seq: int, event: Event) -> dict[str, str | i
         "time": event.time,
         "kind": event.kind,
         "level": event.level,
-        "message": jsontext.clean(event.message),
-        "data": jsontext.dump(event.data),
+        "message": json_text.clean(event.message),
+        "data": json_text.dump(event.data),
     }
 
 
 async def _keep_metrics(tx: Transaction, job: JobRow, attempt: int, events: Sequence[Event]) -> None:
     """One row per update: of two attempts that made it, the later one's, whichever was mirrored first."""
     rows = [
-        {"job_id": job.id, "update": update, "attempt": attempt, "time": event.time, "data": jsontext.dump(event.data)}
+        {"job_id": job.id, "update": update, "attempt": attempt, "time": event.time, "data": json_text.dump(event.data)}
         for event in events
         if event.kind == event_kinds.METRICS and isinstance(update := event.data.get(UPDATE), int)
     ]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.errors import (
     BadValueError,
     IdempotencyConflictError,
@@ -16,11 +15,13 @@ from onyx.jobs.errors import (
     StoreError,
 )
 from onyx.jobs.ids import JobKind, is_id, make_job_id
-from onyx.jobs.models import AttemptRecord, ConfigChange, Job, Page
-from onyx.jobs.status import OPEN, JobStatus, Outcome, Request
+from onyx.jobs.models import Job, Page
+from onyx.jobs.records import AttemptRecord
+from onyx.jobs.status import OPEN, JobStatus
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
-from onyx.jobs.store.lifecycle import BY_OWNER, end_attempt, live_attempt, lock_job, move, say
-from onyx.jobs.store.rows import join_spec, split_spec, to_attempt, to_config_request, to_job
+from onyx.jobs.store.lifecycle import lock_job, say
+from onyx.jobs.store.rows import join_spec, split_spec, to_attempt, to_job
 from onyx.jobs.store.tables import AttemptRow, IdempotencyRow, JobRow, MetadataRow, OwnerRow, SamplesRow
 from onyx.training.contract.spec import JobSpec
 
@@ -50,7 +51,7 @@ class Jobs(Concern):
         check_name("owner", owner)
         if idempotency_key is not None:
             check_name("idempotency key", idempotency_key)
-        body_hash = hashlib.sha256(f"{kind} {jsontext.canonical(spec)}".encode()).hexdigest()
+        body_hash = hashlib.sha256(f"{kind} {json_text.canonical(spec)}".encode()).hexdigest()
         async with self._database.writing() as tx:
             await lock_owner(tx, owner)
             if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
@@ -125,6 +126,12 @@ class Jobs(Concern):
         async with self._database.reading() as session:
             return int((await session.execute(query)).scalar_one())
 
+    async def statuses(self, owner: str) -> dict[str, JobStatus]:
+        """The status of each of an owner's jobs, by id. The index answers, however long their rows are."""
+        async with self._database.reading() as session:
+            rows = await session.execute(select(JobRow.id, JobRow.status).where(JobRow.owner == owner))
+            return {job_id: JobStatus(status) for job_id, status in rows}
+
     async def attempts(self, job_id: str) -> tuple[AttemptRecord, ...]:
         """Every attempt at a job, first to last."""
         async with self._database.reading() as session:
@@ -175,7 +182,7 @@ def _has(metadata: Mapping[str, str]) -> list[ColumnElement[bool]]:
 
 def pair_hash(key: str, value: str) -> str:
     """A pair of metadata as the store looks for it: of one length, whatever its letters."""
-    return hashlib.sha256(jsontext.dump([key, value]).encode()).hexdigest()
+    return hashlib.sha256(json_text.dump([key, value]).encode()).hexdigest()
 
 
 def check_name(what: str, text: str) -> None:
@@ -238,76 +245,3 @@ async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind, bod
     say(tx, job, "The job was created", status=JobStatus.VALIDATING)
     await tx.session.flush()
     return job
-
-
-class JobRequests(Concern):
-    """Asking twice is asking once. `owner` None is the operator."""
-
-    async def cancel(self, job_id: str, owner: str | None = None) -> Job:
-        """End the job: at once, or as soon as its ranks have stopped."""
-        async with self._database.writing() as tx:
-            job = await lock_job(tx, job_id, owner)
-            if job.status == JobStatus.RUNNING:
-                _ask(tx, job, Request.CANCEL)
-            elif job.status != JobStatus.CANCELLED:
-                await _change_now(tx, job, JobStatus.CANCELLED, Outcome.CANCELLED, "The job was cancelled")
-            return await _answer(tx, job)
-
-    async def pause(self, job_id: str, owner: str | None = None) -> Job:
-        """Keep the job from running: at once, or as soon as its ranks have saved."""
-        async with self._database.writing() as tx:
-            job = await lock_job(tx, job_id, owner)
-            if job.status == JobStatus.RUNNING:
-                if job.request == Request.CANCEL:
-                    raise NotAllowedError(f"{job_id} is being cancelled and cannot be paused")
-                _ask(tx, job, Request.PAUSE)
-            elif job.status != JobStatus.PAUSED:
-                await _change_now(tx, job, JobStatus.PAUSED, Outcome.PAUSED, "The job is paused")
-            return await _answer(tx, job)
-
-    async def resume(self, job_id: str, owner: str | None = None) -> Job:
-        """Let a paused job go on, or take back a pause that has not happened yet."""
-        async with self._database.writing() as tx:
-            job = await lock_job(tx, job_id, owner)
-            status = JobStatus(job.status)
-            if status is JobStatus.PAUSED:
-                to = JobStatus.QUEUED if job.prepared is not None else JobStatus.VALIDATING
-                move(tx, job, to, "The job was resumed")
-            elif job.request == Request.PAUSE:
-                job.request = None
-                say(tx, job, "The pause was taken back")
-            elif status.terminal or job.request == Request.CANCEL:
-                what = f"is {status}" if status.terminal else "is being cancelled"
-                raise NotAllowedError(f"{job_id} {what} and cannot be resumed")
-            return await _answer(tx, job)
-
-    async def change_config(self, job_id: str, change: ConfigChange, owner: str | None = None) -> Job:
-        """Change what may change while a job runs, on top of former changes; also for its later attempts."""
-        async with self._database.writing() as tx:
-            job = await lock_job(tx, job_id, owner)
-            if JobStatus(job.status).terminal:
-                raise NotAllowedError(f"{job_id} is {job.status}: its config can no longer change")
-            former = to_config_request(job)
-            job.config = jsontext.dump(change.over(former.change if former else None).given())
-            job.config_seq += 1
-            say(tx, job, "A change of the config was asked for", change=change.given())
-            return await _answer(tx, job)
-
-
-def _ask(tx: Transaction, job: JobRow, request: Request) -> None:
-    if job.request != request:
-        job.request = request
-        say(tx, job, f"The owner asked to {request} the job", request=request)
-
-
-async def _change_now(tx: Transaction, job: JobRow, to: JobStatus, outcome: Outcome, why: str) -> None:
-    """Nothing runs that would have to save: a helper that prepares the job finds its attempt lost, and stops."""
-    attempt = await live_attempt(tx, job)
-    move(tx, job, to, why)
-    if attempt is not None:
-        await end_attempt(tx, job, attempt, outcome, BY_OWNER)
-
-
-async def _answer(tx: Transaction, job: JobRow) -> Job:
-    await tx.session.flush()
-    return to_job(job)

@@ -4,12 +4,12 @@ from typing import Any, Literal
 
 from sqlalchemy import delete, select
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs import status
 from onyx.jobs.errors import JobNotFoundError, LostAttempt
 from onyx.jobs.ids import is_id
 from onyx.jobs.models import Lease
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.status import JobStatus, Outcome, StopRequest
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Transaction
 from onyx.jobs.store.tables import AttemptRow, DeviceRow, EventRow, JobRow
 from onyx.jobs.store.webhooks import announce
@@ -99,8 +99,8 @@ def say(
             time=tx.now,
             kind=kind,
             level=level,
-            message=jsontext.clean(message),
-            data=jsontext.dump(data),
+            message=json_text.clean(message),
+            data=json_text.dump(data),
         )
     )
 
@@ -125,11 +125,11 @@ async def stop_attempt(tx: Transaction, job: JobRow, attempt: AttemptRow, outcom
         job.memory_losses += 1
     phase = JobStatus(attempt.phase)
     why = _WHY[outcome]
-    if outcome is Outcome.CANCELLED or job.request == Request.CANCEL:
+    if outcome is Outcome.CANCELLED or job.request == StopRequest.CANCEL:
         move(tx, job, JobStatus.CANCELLED, "The job was cancelled", outcome=outcome)
     elif job.lost_attempts > MAX_RETRIES:
         _give_up(tx, job, outcome)
-    elif job.request == Request.PAUSE:
+    elif job.request == StopRequest.PAUSE:
         move(tx, job, JobStatus.PAUSED, "The job is paused", outcome=outcome)
     elif phase is JobStatus.VALIDATING:
         say(tx, job, f"{why}: preparing starts again", level="warn", outcome=outcome)
@@ -158,7 +158,7 @@ def _give_up(tx: Transaction, job: JobRow, outcome: Outcome) -> None:
 
 
 def fail(tx: Transaction, job: JobRow, failure: Failure) -> None:
-    job.error = jsontext.dump(failure)
+    job.error = json_text.dump(failure)
     for finding in failure.findings:
         where = f"line {finding.get('line')} of the {finding.get('part', 'training')} data"
         line, part, code = (finding.get(name) for name in ("line", "part", "code"))

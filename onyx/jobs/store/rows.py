@@ -1,19 +1,11 @@
 """From rows to values, and a spec apart into what lists show and what only ranks need."""
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.ids import JobKind
-from onyx.jobs.models import (
-    AttemptRecord,
-    ConfigChange,
-    ConfigRequest,
-    DeviceNeed,
-    Job,
-    Progress,
-    RunnerRecord,
-    StoredEvent,
-)
+from onyx.jobs.models import ConfigChange, ConfigRequest, DeviceNeed, Job, JobProgress
 from onyx.jobs.process_identity import ProcessIdentity
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.records import AttemptRecord, RunnerRecord, StoredEvent
+from onyx.jobs.status import JobStatus, Outcome, StopRequest
+from onyx.jobs.store import json_text
 from onyx.jobs.store.tables import AttemptRow, EventRow, JobRow, RunnerRow
 from onyx.training.contract.attempt import Failure, Result
 from onyx.training.contract.spec import JobSpec
@@ -26,13 +18,13 @@ def split_spec(spec: JobSpec) -> tuple[str, str | None]:
     plain = spec.model_dump(mode="json")
     samples = {name: plain["data"][name] for name in _SAMPLES if plain["data"][name]}
     plain["data"] |= {name: [] for name in samples}
-    return jsontext.dump(plain), jsontext.dump(samples) if samples else None
+    return json_text.dump(plain), json_text.dump(samples) if samples else None
 
 
 def join_spec(spec: str, samples: str | None) -> JobSpec:
     """What `split_spec` took apart."""
-    plain = jsontext.load(spec)
-    plain["data"] |= jsontext.load(samples) if samples else {}
+    plain = json_text.load(spec)
+    plain["data"] |= json_text.load(samples) if samples else {}
     return JobSpec.model_validate(plain)
 
 
@@ -53,11 +45,11 @@ def to_job(row: JobRow) -> Job:
         memory_losses=row.memory_losses,
         checkpoint_update=row.checkpoint_update,
         last_event=row.last_event,
-        request=Request(row.request) if row.request else None,
+        request=StopRequest(row.request) if row.request else None,
         config=to_config_request(row),
         needs=load_needs(row.needs),
-        prepared=jsontext.load(row.prepared) if row.prepared else None,
-        progress=Progress.model_validate_json(row.progress) if row.progress else None,
+        prepared=json_text.load(row.prepared) if row.prepared else None,
+        progress=JobProgress.model_validate_json(row.progress) if row.progress else None,
         progress_at=row.progress_at,
         result=Result.model_validate_json(row.result) if row.result else None,
         error=Failure.model_validate_json(row.error) if row.error else None,
@@ -71,7 +63,7 @@ def to_config_request(row: JobRow) -> ConfigRequest | None:
 
 
 def load_needs(text: str | None) -> tuple[DeviceNeed, ...]:
-    return tuple(DeviceNeed.model_validate(need) for need in jsontext.load(text)) if text else ()
+    return tuple(DeviceNeed.model_validate(need) for need in json_text.load(text)) if text else ()
 
 
 def to_event(row: EventRow) -> StoredEvent:
@@ -84,7 +76,7 @@ def to_event(row: EventRow) -> StoredEvent:
         kind=row.kind,
         level=row.level,
         message=row.message,
-        data=jsontext.load(row.data),
+        data=json_text.load(row.data),
     )
 
 
@@ -94,7 +86,7 @@ def to_attempt(row: AttemptRow) -> AttemptRecord:
         runner_id=row.runner_id,
         host=row.host,
         phase=JobStatus(row.phase),
-        devices=tuple(jsontext.load(row.devices)),
+        devices=tuple(json_text.load(row.devices)),
         claimed_at=row.claimed_at,
         lease_until=row.lease_until,
         ended_at=row.ended_at,

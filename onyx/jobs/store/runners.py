@@ -1,19 +1,17 @@
 """Runners: who they are, how well they reach the store, and what becomes of the jobs of dead ones."""
 
-import secrets
-
 from sqlalchemy import Select, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from onyx.jobs.errors import BadValueError, UnknownRunnerError
 from onyx.jobs.ids import make_runner_id
-from onyx.jobs.models import Job, RunnerRecord
+from onyx.jobs.models import Job
 from onyx.jobs.process_identity import ProcessIdentity
+from onyx.jobs.records import RunnerRecord
 from onyx.jobs.status import Outcome
 from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.lifecycle import find_job, stop_attempt
 from onyx.jobs.store.rows import to_job, to_runner
-from onyx.jobs.store.tables import AttemptRow, MarkerRow, RunnerRow
+from onyx.jobs.store.tables import AttemptRow, RunnerRow
 
 GAP = 1 / 3
 """Silence of more than this part of a lease ends a runner's time without a gap."""
@@ -84,14 +82,6 @@ class Runners(Concern):
         """A runner that stops in order takes its name off the list."""
         async with self._database.writing() as tx:
             await tx.session.execute(delete(RunnerRow).where(RunnerRow.id == runner_id))
-
-    async def marker(self) -> str:
-        """What ONYX_HOME's marker file must hold; made at the first call."""
-        async with self._database.writing() as tx:
-            dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
-            new = dialect.insert(MarkerRow).values(id=1, value=secrets.token_hex(16))
-            await tx.session.execute(new.on_conflict_do_nothing())
-            return (await tx.session.get_one(MarkerRow, 1)).value
 
 
 async def touch(tx: Transaction, runner_id: str, lease_seconds: float) -> RunnerRow:

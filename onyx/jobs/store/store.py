@@ -1,19 +1,25 @@
 """The job store: everything that must outlive a process, behind one typed door."""
 
+import secrets
 from typing import Self
 
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from onyx.jobs.store.attempts import Attempts
-from onyx.jobs.store.claims import Claims, Stranded
+from onyx.jobs.store.claims import Claims
 from onyx.jobs.store.configs import Configs
+from onyx.jobs.store.control import JobControl
 from onyx.jobs.store.database import LEASE_SECONDS, Database, DatabaseClock, make_engine
 from onyx.jobs.store.events import EventLog
-from onyx.jobs.store.inventory import Inventory, RetentionQueries
-from onyx.jobs.store.jobs import JobRequests, Jobs
+from onyx.jobs.store.inventory import Inventory
+from onyx.jobs.store.jobs import Jobs
 from onyx.jobs.store.keys import Keys
 from onyx.jobs.store.migrate import migrate
+from onyx.jobs.store.retention import Retention
 from onyx.jobs.store.runners import Runners
+from onyx.jobs.store.stranded import StrandedJobs
+from onyx.jobs.store.tables import MarkerRow
 from onyx.jobs.store.uploads import Uploads
 from onyx.jobs.store.webhooks import Webhooks
 
@@ -30,10 +36,10 @@ class Store:
     ) -> None:
         self.database = Database(engine, lease_seconds=lease_seconds, clock=clock)
         self.jobs = Jobs(self.database)
-        self.requests = JobRequests(self.database)
+        self.control = JobControl(self.database)
         self.runners = Runners(self.database)
         self.claims = Claims(self.database)
-        self.stranded = Stranded(self.database)
+        self.stranded = StrandedJobs(self.database)
         self.attempts = Attempts(self.database)
         self.events = EventLog(self.database)
         self.configs = Configs(self.database)
@@ -41,7 +47,7 @@ class Store:
         self.uploads = Uploads(self.database)
         self.webhooks = Webhooks(self.database)
         self.inventory = Inventory(self.database)
-        self.retention = RetentionQueries(self.database)
+        self.retention = Retention(self.database)
 
     @property
     def lease_seconds(self) -> float:
@@ -51,6 +57,14 @@ class Store:
     async def now(self) -> float:
         """The database's clock; also the cheapest way to see that it answers."""
         return await self.database.now()
+
+    async def home_marker(self) -> str:
+        """The random id that the marker file in ONYX_HOME must hold. The first call makes it."""
+        async with self.database.writing() as tx:
+            dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
+            new = dialect.insert(MarkerRow).values(id=1, value=secrets.token_hex(16))
+            await tx.session.execute(new.on_conflict_do_nothing())
+            return (await tx.session.get_one(MarkerRow, 1)).value
 
     async def close(self) -> None:
         """Close all connections."""

@@ -1,6 +1,6 @@
 """Files that owners uploaded, or that jobs left for them. The store has their names, ONYX_HOME their bytes."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from sqlalchemy import CursorResult, Select, delete, func, or_, select, tuple_
 
 from onyx.jobs.errors import BadValueError, DiskQuotaError
 from onyx.jobs.ids import is_id
-from onyx.jobs.store.database import Concern, Transaction
+from onyx.jobs.store.database import MAX_NAMES, Concern, Transaction
 from onyx.jobs.store.jobs import check_name, lock_owner
 from onyx.jobs.store.tables import FileRow
 
@@ -89,10 +89,14 @@ class Uploads(Concern):
             tx.session.add(row)
             return _to_file(row)
 
-    async def existing(self, file_ids: Collection[str]) -> frozenset[str]:
-        """Those of the files that have not been deleted."""
+    async def existing(self, file_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the files that the store has."""
+        found: set[str] = set()
         async with self._database.reading() as session:
-            return frozenset(await session.scalars(select(FileRow.id).where(FileRow.id.in_(file_ids))))
+            for start in range(0, len(file_ids), MAX_NAMES):
+                names = file_ids[start : start + MAX_NAMES]
+                found |= set(await session.scalars(select(FileRow.id).where(FileRow.id.in_(names))))
+        return frozenset(found)
 
     async def get(self, file_id: str, owner: str | None = None) -> StoredFile | None:
         """The file, unless there is none, it has expired or it is another owner's."""

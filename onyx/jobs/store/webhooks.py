@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select
 
-from onyx.jobs import json_text as jsontext
 from onyx.jobs.ids import make_webhook_id
 from onyx.jobs.status import JobStatus
+from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.tables import JobRow, WebhookRow
 
@@ -42,7 +42,7 @@ class Delivery:
 
 def announce(tx: Transaction, job: JobRow, status: JobStatus) -> None:
     """One delivery for the operator, one for the receiver that the job names."""
-    own = jsontext.load(job.spec).get("webhook_url")
+    own = json_text.load(job.spec).get("webhook_url")
     for url in (None, own) if own else (None,):
         tx.session.add(
             WebhookRow(
@@ -73,19 +73,19 @@ class Webhooks(Concern):
             row.next_at = tx.now + UNDER_WAY_SECONDS
             return _to_delivery(row)
 
-    async def due(self) -> bool:
+    async def any_due(self) -> bool:
         """Whether a claim would find anything: a look that waits for no writer."""
         async with self._database.reading() as session:
             now = await self._database.clock.now(session)
             due = select(WebhookRow.id).where(WebhookRow.next_at <= now).limit(1)
             return (await session.scalars(due)).one_or_none() is not None
 
-    async def delivered(self, delivery: Delivery) -> None:
+    async def report_delivered(self, delivery: Delivery) -> None:
         """It was taken, or never will be."""
         async with self._database.writing() as tx:
             await tx.session.execute(delete(WebhookRow).where(WebhookRow.id == delivery.id))
 
-    async def not_delivered(self, delivery: Delivery) -> bool:
+    async def retry_later(self, delivery: Delivery) -> bool:
         """Whether it will be tried again, later."""
         async with self._database.writing() as tx:
             row = await tx.session.get(WebhookRow, delivery.id, with_for_update=True)

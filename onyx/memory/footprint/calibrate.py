@@ -66,7 +66,7 @@ def measure_here() -> Overhead:
     trim_heap()  # what this process freed but kept would be the children's to use, and not be seen
     trained = [partial(_growth, partial(_train, *run)) for run in RUNS]
     counted = [partial(_live, *run) for run in RUNS]
-    held, *numbers = map(int, all_told([partial(_growth, _hold), *trained, *counted]))
+    held, *numbers = map(int, _in_forks([partial(_growth, _hold), *trained, *counted]))
     slack = min(max(held / sum(HELD_SIZES), 1.0), MOST_SLACK)
     grown, live = numbers[: len(RUNS)], numbers[len(RUNS) :]
     rests = [taken - int(slack * alive) for taken, alive in zip(grown, live, strict=True)]
@@ -75,14 +75,14 @@ def measure_here() -> Overhead:
     return Overhead(fixed=fixed, slack=slack, fixed_high=high, slack_high=slack + SLACK_SPREAD, measured=True)
 
 
-def ready() -> None:
+def prepare_process() -> None:
     """The settings of a rank of one thread."""
     steady_heap()
     torch.set_num_threads(1)
 
 
 def _hold() -> None:
-    ready()
+    prepare_process()
     held = [torch.ones(size, dtype=torch.uint8) for size in HELD_SIZES]
     del held
 
@@ -114,13 +114,13 @@ def _live(samples: int, length: int) -> str:
 
 
 def _train(samples: int, length: int) -> None:
-    ready()
+    prepare_process()
     subject = Subject()
     train(subject, lambda count: subject.loss(count, length), samples)
 
 
 def train(model: nn.Module, loss: Callable[[int], torch.Tensor], samples: int, updates: int = UPDATES) -> None:
-    """What a rank does, as far as memory goes; call `ready` before the model is made.
+    """What a rank does, as far as memory goes; call `prepare_process` before the model is made.
 
     Micro-batches of another size come first, as they do in training: the small blocks that they leave in the heap
     stay there (measured: 4.5 MB), and a run of one shape alone would not show them.
@@ -135,7 +135,7 @@ def train(model: nn.Module, loss: Callable[[int], torch.Tensor], samples: int, u
 def growth(work: Callable[[], object]) -> int:
     """By how many bytes a forked process grows at most while it does `work`, files not counted."""
     trim_heap()
-    return int(told(partial(_growth, work)))
+    return int(in_fork(partial(_growth, work)))
 
 
 def _growth(work: Callable[[], object]) -> str:
@@ -146,18 +146,18 @@ def _growth(work: Callable[[], object]) -> str:
     return str(mark.peak())
 
 
-def told(work: Callable[[], str]) -> str:
+def in_fork(work: Callable[[], str]) -> str:
     """What `work` returns in a forked process, so that this one stays as it is."""
-    return all_told([work])[0]
+    return _in_forks([work])[0]
 
 
-def all_told(works: Sequence[Callable[[], str]]) -> list[str]:
+def _in_forks(works: Sequence[Callable[[], str]]) -> list[str]:
     """The same of several processes at once: each has memory and marks of its own."""
     children = [_fork(work) for work in works]
     answers = [_read(answer) for _, answer in children]
     for child, _ in children:
         os.waitpid(child, 0)
-    return [_said(answer) for answer in answers]
+    return [_result(answer) for answer in answers]
 
 
 def _fork(work: Callable[[], str]) -> tuple[int, int]:
@@ -165,12 +165,12 @@ def _fork(work: Callable[[], str]) -> tuple[int, int]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _obey(work, writer)
+        _run_and_exit(work, writer)
     os.close(writer)
     return child, reader
 
 
-def _obey(work: Callable[[], str], writer: int) -> NoReturn:
+def _run_and_exit(work: Callable[[], str], writer: int) -> NoReturn:
     """The child ends here, for what follows is the parent's to do."""
     try:
         os.write(writer, b"+" + work().encode())
@@ -185,7 +185,7 @@ def _read(reader: int) -> str:
         return file.read()
 
 
-def _said(answer: str) -> str:
+def _result(answer: str) -> str:
     if not answer.startswith("+"):
         raise RuntimeError(f"the measured process failed: {answer or 'it ended without a word'}")
     return answer[1:]

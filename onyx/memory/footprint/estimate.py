@@ -9,7 +9,7 @@ from torch import nn
 
 from onyx.memory.devices.device import Kind
 from onyx.memory.errors import ModelConfigError
-from onyx.memory.footprint import polynomial as fit
+from onyx.memory.footprint import polynomial
 from onyx.memory.footprint.blocks import find_blocks, period
 from onyx.memory.footprint.footprint import Footprint, Static
 from onyx.memory.footprint.model_builder import (
@@ -76,7 +76,7 @@ def _extrapolated(
     many, one = ([_parts(_run(each, at, config, recipe)) for each in (shallow, deep)] for at in (shape, (1, shape[1])))
 
     def deepened(to: nn.Module, depth: int, error: float = 0.0) -> Footprint:
-        parts = (fit.deeper(each[0], each[1], depths[:2], depth) for each in (many, one))
+        parts = (polynomial.deeper(each[0], each[1], depths[:2], depth) for each in (many, one))
         return _footprint(to, *parts, error=error)
 
     error = _compare(deepened(beyond, depths[2]), _run(beyond, _check_shape(shape), config, recipe))
@@ -91,17 +91,17 @@ def _whole(config: Any, recipe: Recipe, model: nn.Module, shape: tuple[int, int]
 
 
 def _footprint(
-    model: nn.Module, many: dict[str, fit.Rows], one: dict[str, fit.Rows], *, error: float = 0.0
+    model: nn.Module, many: dict[str, polynomial.Rows], one: dict[str, polynomial.Rows], *, error: float = 0.0
 ) -> Footprint:
-    return Footprint(static=count(model), many=fit.peaks(many), one=fit.peaks(one), error=error)
+    return Footprint(static=count(model), many=polynomial.peaks(many), one=polynomial.peaks(one), error=error)
 
 
 def _compare(guess: Footprint, seen: Trace) -> float:
     return guess.peak(seen.samples, seen.length) / seen.peak - 1
 
 
-def _parts(trace: Trace) -> dict[str, fit.Rows]:
-    return fit.parts(fit.live_rows(trace.log, trace.samples, trace.length), trace.marks)
+def _parts(trace: Trace) -> dict[str, polynomial.Rows]:
+    return polynomial.parts(polynomial.live_rows(trace.log, trace.samples, trace.length), trace.marks)
 
 
 def _check_shape(shape: tuple[int, int]) -> tuple[int, int]:
@@ -156,5 +156,5 @@ def _shape(config: Any, recipe: Recipe, model: nn.Module) -> tuple[int, int]:
     most = min(positions(config) or LENGTH_MOST, LENGTH_MOST)
     window = sliding_window(config)
     if window is not None and beyond_window(config, recipe.max_length):
-        return fit.primes(sizes, positions(config) or 2 * window, window)
-    return fit.primes(sizes, min(most, window - 1) if window else most)
+        return polynomial.primes(sizes, positions(config) or 2 * window, window)
+    return polynomial.primes(sizes, min(most, window - 1) if window else most)

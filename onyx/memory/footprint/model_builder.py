@@ -9,8 +9,15 @@ from torch import nn
 
 from onyx.memory.errors import ModelConfigError, ModelNotFoundError, PlanError
 from onyx.memory.recipe import Recipe
-from onyx.recipe.autocast import load_dtype
-from onyx.recipe.model import add_adapter, build_model, checkpoint_blocks, first_line, read_config, settle_config
+from onyx.recipe.model import (
+    add_adapter,
+    build_model,
+    checkpoint_blocks,
+    first_line,
+    load_dtype,
+    read_config,
+    settle_config,
+)
 
 CLASSIFIER_HEADS = ("classifier", "score", "pre_classifier")
 

@@ -15,7 +15,7 @@ from onyx.memory.footprint.blocks import mark_blocks
 from onyx.memory.footprint.live_bytes import Counter
 from onyx.memory.footprint.training_step import blank_batch, blank_pairs, finish_update, loss_sum, pair_loss_sum
 from onyx.memory.recipe import Objective
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.optimizer import make_optimizer
 from onyx.recipe.precision import Precision
 

@@ -3,21 +3,19 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onyx.memory.devices.device import Device
 from onyx.memory.errors import Alternative, PlanError
 from onyx.memory.planning.device_fit import fit_device
+from onyx.memory.planning.request import PlanRequest
 from onyx.memory.recipe import Lora, Recipe
-
-if TYPE_CHECKING:
-    from onyx.memory.planner import PlanRequest
 
 SHORTEST = 16
 """No shorter samples are proposed."""
 
 
-def alternatives(config: Any, request: "PlanRequest", device: Device) -> list[Alternative]:
+def alternatives(config: Any, request: PlanRequest, device: Device) -> list[Alternative]:
     """Changes that make one sample fit on the device."""
     recipe = request.recipe
     single = list(_changes(recipe))
@@ -44,7 +42,7 @@ def _changes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
         yield "gradient checkpointing", recipe.but(gradient_checkpointing=True)
 
 
-def _try(config: Any, request: "PlanRequest", device: Device, change: str, recipe: Recipe) -> Alternative | None:
+def _try(config: Any, request: PlanRequest, device: Device, change: str, recipe: Recipe) -> Alternative | None:
     with contextlib.suppress(PlanError):  # a model that cannot be changed so is no alternative
         fit = fit_device(config, request, device, recipe)
         if fit.samples >= 1:
@@ -52,7 +50,7 @@ def _try(config: Any, request: "PlanRequest", device: Device, change: str, recip
     return None
 
 
-def _shorter(config: Any, request: "PlanRequest", device: Device, recipe: Recipe) -> Alternative | None:
+def _shorter(config: Any, request: PlanRequest, device: Device, recipe: Recipe) -> Alternative | None:
     """The greatest length that fits, by halves."""
     length = 2 ** ((request.longest - 1).bit_length() - 1) if request.longest > 1 else 0
     while length >= SHORTEST:

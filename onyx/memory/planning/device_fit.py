@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onyx.memory.devices.device import Device
 from onyx.memory.footprint.footprint import Footprint
-from onyx.memory.footprint.overhead import Overhead, footprint_of, overhead_of
+from onyx.memory.footprint.overhead import Overhead
+from onyx.memory.footprint.stored import footprint_of, overhead_of
+from onyx.memory.planning.request import PlanRequest
 from onyx.memory.recipe import Recipe
-
-if TYPE_CHECKING:
-    from onyx.memory.planner import PlanRequest
 
 ROUNDING = 1e-6
 """Tokens: what fits exactly must not be lost to a division."""
@@ -58,7 +57,7 @@ def usable_memory(device: Device, max_memory_usage: float, memory_safety_margin:
     return int(min(max_memory_usage * device.memory_total, device.memory_free) * (1 - memory_safety_margin))
 
 
-def fit_device(config: Any, request: "PlanRequest", device: Device, recipe: Recipe | None = None) -> Fit:
+def fit_device(config: Any, request: PlanRequest, device: Device, recipe: Recipe | None = None) -> Fit:
     """What fits of the request, or of a changed recipe."""
     recipe = recipe or request.recipe
     footprint = footprint_of(config, recipe, device.kind)

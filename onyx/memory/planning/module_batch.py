@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from onyx.memory.devices.device import Device
 from onyx.memory.errors import DoesNotFitError, SampleShapeError
-from onyx.memory.footprint import polynomial as fit
+from onyx.memory.footprint import polynomial
 from onyx.memory.footprint.estimate import count
 from onyx.memory.footprint.footprint import MOST_SAMPLES, Footprint
-from onyx.memory.footprint.overhead import overhead_of
 from onyx.memory.footprint.probe import fake_copy, fake_tensors, trace
-from onyx.memory.planner import fraction
+from onyx.memory.footprint.stored import overhead_of
 from onyx.memory.planning.device_fit import usable_memory
+from onyx.memory.planning.request import fraction
 from onyx.recipe.precision import Precision
 
 TOKENS = 512
@@ -84,7 +84,7 @@ def plan_batch(
 def module_footprint(model: nn.Module, sample: Sample, precision: Precision = "float32") -> Footprint:
     """The footprint of a module whose samples all look the same: S is 1 in it. The module is not touched."""
     sizes = {size for each in model.parameters() for size in each.shape} | set(sample.shape)
-    samples, _ = fit.primes(sizes, fit.SAMPLES_FROM)
+    samples, _ = polynomial.primes(sizes, polynomial.SAMPLES_FROM)
     try:
         with fake_tensors():
             copied = fake_copy(model).train()
@@ -94,7 +94,7 @@ def module_footprint(model: nn.Module, sample: Sample, precision: Precision = "f
             f"the module cannot be run with samples of shape {sample.shape}: {str(error).strip().splitlines()[0]}. "
             "Give sample_shape, the shape of one sample without the batch dimension"
         ) from error
-    many = fit.peaks(fit.parts(fit.live_rows(seen.log, samples, 1), seen.marks))
+    many = polynomial.peaks(polynomial.parts(polynomial.live_rows(seen.log, samples, 1), seen.marks))
     return Footprint(static=count(model), many=many, one=many, error=0.0)
 
 

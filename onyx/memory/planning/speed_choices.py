@@ -8,11 +8,10 @@ import importlib.util
 import shutil
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from onyx.memory.planner import PlanRequest
-    from onyx.memory.planning.device_fit import Fit
+from onyx.memory.planning.device_fit import Fit
+from onyx.memory.planning.request import PlanRequest
 
 GAIN = 0.1
 """Part of the time that compiling saves (measured: 0.05 to 0.2)."""
@@ -36,7 +35,7 @@ EDGE, TRIES = 768, 3
 """The product that is timed, and how often: the fastest counts."""
 
 
-def obstacle(request: "PlanRequest", fits: "list[Fit]") -> str | None:
+def compile_obstacle(request: PlanRequest, fits: list[Fit]) -> str | None:
     """Why the step cannot be compiled, if it cannot."""
     if request.recipe.objective != "sft":
         return "steps over pairs are not compiled"
@@ -49,7 +48,7 @@ def obstacle(request: "PlanRequest", fits: "list[Fit]") -> str | None:
     return f"the compiler needs {BYTES / 2**30:.0f} GB beside the job" if short else None
 
 
-def pays(request: "PlanRequest", fits: "list[Fit]", seconds: float | None, *, known: bool) -> bool:
+def compiling_pays(request: PlanRequest, fits: list[Fit], seconds: float | None, *, known: bool) -> bool:
     """By the job's expected seconds without it, guessed where nobody measured such a job.
 
     `known` says that such a job was compiled here before, so that its graphs are in the cache.
@@ -61,7 +60,7 @@ def pays(request: "PlanRequest", fits: "list[Fit]", seconds: float | None, *, kn
     return expected is not None and GAIN * expected > MARGIN * cost
 
 
-def _guess(request: "PlanRequest", fits: "list[Fit]") -> float | None:
+def _guess(request: PlanRequest, fits: list[Fit]) -> float | None:
     """Seconds by the arithmetic of the model and the rate of this CPU. A card is not in hand to be asked."""
     if request.count is None or not request.lengths or any(each.device.kind != "cpu" for each in fits):
         return None
@@ -91,9 +90,6 @@ def product_rate(edge: int, tries: int, threads: int = 1) -> float:
     return float(2 * edge**3 / best)
 
 
-if TYPE_CHECKING:
-    from onyx.memory.planner import PlanRequest
-
 FAMILIES = (
     *("cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "olmo", "olmo2"),
     *("phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
@@ -101,7 +97,7 @@ FAMILIES = (
 """Model types whose attention is known to be the only place where tokens meet, and to be replaceable."""
 
 
-def joins(config: Any, request: "PlanRequest", labels: Iterable[str]) -> bool:
+def joins_samples(config: Any, request: PlanRequest, labels: Iterable[str]) -> bool:
     """Jobs of such models on CPUs. On a card each run of samples would be more kernels to launch."""
     on_cpu = all(label.startswith("cpu") for label in labels)
     return request.quick and on_cpu and request.recipe.objective == "sft" and _joinable(config, request.longest)

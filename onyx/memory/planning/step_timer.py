@@ -8,7 +8,7 @@ from torch import nn
 
 from onyx.memory.footprint.training_step import blank_batch, finish_update, loss_sum
 from onyx.memory.planning.timing import Timing
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.optimizer import make_optimizer
 from onyx.recipe.precision import Precision
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from onyx.memory.devices.device import Device
 from onyx.memory.footprint.json_cache import Cache
-from onyx.memory.footprint.overhead import footprint_key
+from onyx.memory.footprint.stored import footprint_key
 from onyx.memory.recipe import Recipe
 
 

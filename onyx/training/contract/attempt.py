@@ -158,3 +158,8 @@ class Result(Frozen):
 
 def attempt_dir(job_dir: Path, number: int) -> Path:
     return job_dir / "attempts" / str(number)
+
+
+def attempt_file(attempt: Attempt) -> Path:
+    """Where the runner writes the attempt, for its ranks to read."""
+    return attempt.attempt_dir / "attempt.json"

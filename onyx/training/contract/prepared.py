@@ -1,14 +1,14 @@
 """Preparing a job: the request that the runner writes, and the result that it reads. Needs no torch."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from onyx.memory.devices.device import Device
 from onyx.recipe.precision import Precision
 from onyx.training.contract.attempt import Share
-from onyx.training.contract.spec import Frozen, JobSpec
+from onyx.training.contract.spec import Count, Fraction, Frozen, JobSpec
 
 HUB_TOKEN_VARIABLE = "ONYX_HUB_TOKEN"  # noqa: S105 - the variable's name
 """The environment variable is the only way a hub token reaches a helper: no file, argument list or log line has it."""
@@ -101,3 +101,29 @@ class PreparedJob(Frozen):
         """What the job's owner should know before the job starts."""
         planned = self.planned.plan.get("warnings", ()) if self.planned else ()
         return [*self.inexact, *planned]
+
+
+class EstimateRequest(Frozen):
+    """request.json of a plan without a job, which `onyx.training.prepare.plan_estimate:main` reads."""
+
+    model: str
+    roots: Roots
+    window: Count
+    devices: tuple[Device, ...] = Field(min_length=1)
+    max_length: int | None = None
+    """None: 512, or the model's limit if that is less."""
+
+    method: Literal["full", "lora"] = "full"
+    objective: Literal["sft", "dpo"] = "sft"
+    """With "dpo" a sample is a pair, and max_length counts the prompt with the longer answer."""
+
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    max_memory_usage: Fraction = 0.9
+    memory_safety_margin: Fraction = 0.1
+    out: Path
+
+
+class Estimate(Frozen):
+    """plan.json: the result."""
+
+    plan: dict[str, Any]

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from onyx.training.contract.attempt import Attempt, Result
-from onyx.training.state.metrics import curve
+from onyx.training.contract.metrics_csv import curve
 
 PACKAGES = ("onyx", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy")
 

@@ -5,25 +5,27 @@ import math
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from onyx import fs
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Result
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.export.model_card import model_card
-from onyx.training.rank.run import Run
-from onyx.training.state.metrics import read_rows
+
+if TYPE_CHECKING:
+    from onyx.training.rank.run import Run
 
 SHARD = "1GB"
 """Files are no larger, because transformers copies a file's tensors before it writes them."""
 
 
-def publish(run: Run, result: Result) -> Path:
+def publish(run: "Run", result: Result) -> Path:
     """Write the finished model with its card, atomically."""
-    run.record.refuse_if_superseded()
-    attempt, model = run.attempt, run.worker.model
+    run.recorder.refuse_if_superseded()
+    attempt, model = run.attempt, run.step.model
     training = attempt.spec.training
     if training.method == "lora" and training.merge_adapter:
         model = model.merge_and_unload()  # type: ignore[operator]
@@ -58,19 +60,19 @@ def _memory_for_copies() -> Iterator[None]:
 KEPT_SNAPSHOTS = 3
 
 
-def keep_snapshot(run: Run, entry: dict[str, Any]) -> None:
+def keep_snapshot(run: "Run", entry: dict[str, Any]) -> None:
     """Write the epoch's snapshot, then remove those that are neither the best nor among the last KEPT_SNAPSHOTS."""
-    run.record.refuse_if_superseded()
+    run.recorder.refuse_if_superseded()
     parent = run.attempt.job_dir / "snapshots"
     target = parent / f"epoch-{entry['epoch']}"
     with fs.publish_directory(target) as part:
-        write_model(part, run.worker.model, run.tokenizer)
+        write_model(part, run.step.model, run.tokenizer)
     entries = [*run.progress.epochs, entry]
     for number in expired_snapshots(entries):
         old = parent / f"epoch-{number}"
         if old.exists():
             fs.remove(old)
-    run.record.events.say(
+    run.recorder.events.emit(
         event_kinds.SNAPSHOT,
         f"epoch {entry['epoch']} is kept as {target.name}",
         entry | {"path": f"{parent.name}/{target.name}"},

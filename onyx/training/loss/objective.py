@@ -25,37 +25,36 @@ Loss = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
 """The sum of a batch's losses, and how many of its label tokens the model has right."""
 
 
-def loss_and_right(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+def loss_and_correct(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Both from one forward."""
     logits, labels = logits_of(model, batch), batch.labels.flatten()
-    right = count_right(logits.detach(), labels)  # before the loss makes more of their size: so it is never the peak
-    return loss_of(logits, labels), right
+    correct = count_correct(logits.detach(), labels)  # before the loss allocates more: counting is never the peak
+    return loss_of(logits, labels), correct
 
 
-def count_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many label tokens are what the model holds likeliest; logits are (tokens, vocabulary), without a gradient."""
-    # `max` reads a CPU's logits in half the time of `argmax`, and neither makes anything of their size.
-    likeliest = logits.max(-1).indices
-    return ((likeliest == labels) & (labels != IGNORED)).sum()
+def count_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many label tokens the model predicts. Logits are (tokens, vocabulary), without a gradient."""
+    # On a CPU `max` takes half the time of `argmax`; neither allocates anything of the logits' size.
+    predicted = logits.max(-1).indices
+    return ((predicted == labels) & (labels != IGNORED)).sum()
 
 
 @dataclass(frozen=True)
-class Measured:
+class ForwardResult:
     """A micro-batch after its forward."""
 
     loss: Tensor
-    """The sum over label tokens or pairs: what is differentiated."""
+    """The sum over label tokens or pairs, with a gradient."""
 
     sums: Tensor
-    """What else is told of it, without a gradient; the last is how many label tokens, or pairs, the model has right.
-    Before it, for pairs: the sum of their reward margins."""
+    """Without a gradient. Last: how many label tokens or pairs are right. Before it, for pairs: the sum of margins."""
 
 
 class Objective(Protocol):
     """What a job learns by."""
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        """A forward to learn from."""
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
+        """A forward to train on."""
         ...
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -63,23 +62,23 @@ class Objective(Protocol):
         ...
 
     def blank(self, samples: int, length: int, device: torch.device) -> Batch:
-        """A batch of that many samples, each of `length` padded tokens, to try whether it fits."""
+        """A batch of that many samples of `length` padded tokens, to try whether it fits into memory."""
         ...
 
 
 @dataclass(frozen=True)
-class Imitate:
+class SupervisedObjective:
     """Supervised: every label token counts."""
 
-    loss: Loss = loss_and_right
+    loss: Loss = loss_and_correct
     joined: bool = False
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
-        loss, right = self.loss(model, batch)
-        return Measured(loss, right[None])
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
+        loss, correct = self.loss(model, batch)
+        return ForwardResult(loss, correct[None])
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        return loss_and_right(model, batch)
+        return loss_and_correct(model, batch)
 
     def blank(self, samples: int, length: int, device: torch.device) -> Batch:
         if self.joined:
@@ -88,15 +87,17 @@ class Imitate:
 
 
 @dataclass(frozen=True)
-class Prefer:
+class PreferenceObjective:
     """DPO: every pair counts."""
 
     beta: float
 
-    def measure(self, model: nn.Module, batch: Batch) -> Measured:
+    def measure(self, model: nn.Module, batch: Batch) -> ForwardResult:
         margins = reward_margins(model, batch, self.beta)
-        still = margins.detach()
-        return Measured(preference_loss(margins), torch.stack([still.sum(), (still > 0).sum().to(still.dtype)]))
+        detached = margins.detach()
+        return ForwardResult(
+            preference_loss(margins), torch.stack([detached.sum(), (detached > 0).sum().to(detached.dtype)])
+        )
 
     def score(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         margins = reward_margins(model, batch, self.beta)
@@ -106,6 +107,6 @@ class Prefer:
         return blank_pairs(samples, length // ROWS, device=str(device))
 
 
-def objective_of(spec: TrainingSpec, loss: Loss = loss_and_right, *, joined: bool = False) -> Objective:
-    """`loss` may be a compiled one, and of samples that are joined."""
-    return Prefer(spec.dpo_beta) if spec.objective == "dpo" else Imitate(loss, joined)
+def objective_of(spec: TrainingSpec, loss: Loss = loss_and_correct, *, joined: bool = False) -> Objective:
+    """The objective of a spec. `loss` may be a compiled one; `joined` says how its blank batches are made."""
+    return PreferenceObjective(spec.dpo_beta) if spec.objective == "dpo" else SupervisedObjective(loss, joined)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from onyx import fs
 from onyx.training.contract.errors import ModelError
-from onyx.training.models.directory import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
+from onyx.training.contract.model_names import ADAPTER_CONFIG
+from onyx.training.models.directory import ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
 
 CHUNK = 1 << 20
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from onyx.training.contract.errors import ModelError
+from onyx.training.contract.model_names import ADAPTER_CONFIG
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 LARGEST_JSON = 256 * 2**20

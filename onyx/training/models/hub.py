@@ -1,13 +1,11 @@
 """Downloads models from the hub: only config, tokenizer and safetensors. Needs no torch."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 from onyx.training.contract.errors import ModelError
 from onyx.training.models.directory import no_safetensors
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 PATTERNS = (
     "*.safetensors",
     "model.safetensors.index.json",
@@ -28,11 +26,6 @@ PATTERNS = (
 )
 CODE_PATTERNS = ("*.py",)
 """Downloaded only for a model whose code the operator allows."""
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether the name has the form of a hub id: owner/name, or an old id without owner."""
-    return len(name) <= 96 and ".." not in name and NAME.fullmatch(name) is not None
 
 
 def fetch(name: str, cache: Path, *, token: str | None, code: bool = False) -> Path:

@@ -9,8 +9,15 @@ import torch
 from torch import nn
 
 from onyx.memory.devices.cpu import is_out_of_memory
-from onyx.recipe.autocast import load_dtype
-from onyx.recipe.model import add_adapter, build_model, checkpoint_blocks, first_line, read_config, settle_config
+from onyx.recipe.model import (
+    add_adapter,
+    build_model,
+    checkpoint_blocks,
+    first_line,
+    load_dtype,
+    read_config,
+    settle_config,
+)
 from onyx.recipe.precision import Precision
 from onyx.training.contract.errors import ModelError, UserError
 from onyx.training.contract.spec import LoraSpec

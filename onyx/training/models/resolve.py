@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from onyx.training.contract import model_names
 from onyx.training.contract.errors import ModelError
 from onyx.training.contract.prepared import Roots
 from onyx.training.models import hub, smollm2, tiny
@@ -26,7 +27,7 @@ def resolve(name: str, roots: Roots, *, hub_token: str | None = None) -> Path:
 
 def resolve_unmerged(name: str, roots: Roots, *, hub_token: str | None = None) -> tuple[Path, Path | None]:
     """The same without merging: the directory of the base model, and that of the adapter if `name` is one."""
-    if name == tiny.NAME:
+    if name == model_names.TINY:
         return tiny.make_tiny(_models_dir(roots)), None
     path, root = _find(name, roots, hub_token)
     check_directory(path, root)
@@ -39,7 +40,7 @@ def allows_remote_code(name: str, roots: Roots) -> bool:
 
 
 def _resolve(name: str, roots: Roots, token: str | None, depth: int) -> Path:
-    if name == tiny.NAME:
+    if name == model_names.TINY:
         return tiny.make_tiny(_models_dir(roots))
     path, root = _find(name, roots, token)
     check_directory(path, root)
@@ -52,11 +53,11 @@ def _find(name: str, roots: Roots, token: str | None) -> tuple[Path, Path]:
         return job, roots.home
     if local := _local(name, roots):
         return local
-    if name in smollm2.NAMES:
-        if gguf := smollm2.gguf_file():
+    if name in model_names.SMOLLM2:
+        if gguf := model_names.smollm2_gguf():
             return smollm2.make_smollm2(_models_dir(roots), gguf), roots.home
-        name = smollm2.NAMES[0]
-    if not hub.is_hub_name(name):
+        name = model_names.SMOLLM2[0]
+    if not model_names.is_hub_name(name):
         raise ModelError("model_not_found", f"there is no model {name!r}: give a hub id (owner/name) or onyx/tiny")
     cache = _models_dir(roots) / "hub"
     return hub.fetch(name, cache, token=token, code=allows_remote_code(name, roots)), cache

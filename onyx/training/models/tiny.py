@@ -13,7 +13,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from onyx import fs
 
-NAME = "onyx/tiny"
 VERSION = 1
 """Part of the directory's name. Raise it with every change that makes another model."""
 

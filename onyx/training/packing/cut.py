@@ -1,8 +1,8 @@
-"""How a window is cut: into one share per rank, and each share into micro-batches.
+"""How a window is cut: into one share per rank (`shares`), and each share into micro-batches (`micro_batches`).
 
-However it is cut, the update is the same, because every micro-batch divides by the weight of the whole window. So the
-cut serves memory and speed alone: the longest come first, so that what does not fit shows at once, and where samples
-are padded, neighbours in length share a micro-batch. Joined samples have no padding: there only their tokens count.
+Every micro-batch divides by the weight of the whole window, so the update is the same for every cut but for rounding.
+The cut serves memory and speed: the longest samples come first, so that what does not fit shows at once. Padded samples
+of similar length share a micro-batch. For joined samples, which have no padding, only the number of tokens matters.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ def shares(
 ) -> list[Indices]:
     """A window's samples for each rank, longest first, in proportion to `parts`. A share may be empty.
 
-    Joined samples are dealt out. Padded ones must stay with their neighbours in length, so each rank gets a stretch of
-    the sorted window, measured in the time of its micro-batches, as they are when the whole window is cut. (Computed
-    for two ranks, 32 samples of log-normal length, 1024 tokens: 1.96 times one rank; stretches of equal plain tokens
-    1.88; dealt out 1.74.) `budget` is the plan's, whatever a rank's has become: one that must cut finer moves no
-    sample to another.
+    Joined samples are distributed one by one. Padded ones stay next to samples of similar length: each rank gets a
+    stretch of the sorted window, measured by the time of the micro-batches that the whole window would be cut into.
+    (Computed for two ranks, 32 samples of log-normal length, 1024 tokens: 1.96 times one rank; stretches of equal
+    plain tokens 1.88; one by one 1.74.) `budget` is always the plan's: a rank that cuts finer moves no sample to
+    another rank.
     """
     ordered = longest_first(window, lengths)
     if len(parts) == 1:
         return [ordered]
     if joined:
-        return _dealt(ordered, lengths, parts)
+        return _distribute(ordered, lengths, parts)
     cut = micro_batches(ordered, lengths, budget, cost)
     costs = np.concatenate([np.full(len(each), lengths[each[0]] + cost / len(each)) for each in cut])
     middles = np.cumsum(costs) - costs / 2
@@ -45,8 +45,8 @@ def shares(
     return [ordered[owners == rank] for rank in range(len(parts))]
 
 
-def _dealt(ordered: Indices, lengths: Lengths, parts: Sequence[float]) -> list[Indices]:
-    """Each sample to the rank that would be done with it first: all get long ones and short ones."""
+def _distribute(ordered: Indices, lengths: Lengths, parts: Sequence[float]) -> list[Indices]:
+    """Give each sample to the rank that would finish it first: every rank gets long and short ones."""
     times = [0.0] * len(parts)
     owners = np.zeros(len(ordered), dtype=np.int64)
     for place, length in enumerate(lengths[ordered].tolist()):
@@ -61,15 +61,14 @@ def micro_batches(
 ) -> list[Indices]:
     """Cut a share (longest first) so that no micro-batch has more than `budget` tokens, in the least time.
 
-    Joined samples: as few as the budget allows. Padded ones: a micro-batch takes the time of its padded tokens and of
-    `cost` more, whatever its size, so that many small ones pad less and few large ones pay the cost less often. With
-    cost 0, which nothing real has, there are as few as the budget allows. A sample that is longer than the budget runs
-    alone.
+    Joined samples: as few micro-batches as the budget allows. Padded ones: a micro-batch takes the time of its padded
+    tokens plus `cost`, so many small ones pad less and few large ones pay the cost less often. With cost 0 there are as
+    few as the budget allows. A sample that is longer than the budget runs alone.
     """
     widths = lengths[share].astype(np.int64)
     if joined:
-        return _filled(share, widths, budget)
-    counts = _quickest(widths, budget, cost) if cost else None
+        return _fill_each(share, widths, budget)
+    counts = _fastest_cut(widths, budget, cost) if cost else None
     cut: list[Indices] = []
     start = 0
     while start < len(share):
@@ -79,8 +78,8 @@ def micro_batches(
     return cut
 
 
-def _filled(share: Indices, widths: Indices, budget: int) -> list[Indices]:
-    """Each micro-batch takes samples until the next one would be too much."""
+def _fill_each(share: Indices, widths: Indices, budget: int) -> list[Indices]:
+    """Each micro-batch takes samples until the next one would exceed the budget."""
     ends = np.cumsum(widths)
     cut: list[Indices] = []
     start = before = 0
@@ -91,11 +90,11 @@ def _filled(share: Indices, widths: Indices, budget: int) -> list[Indices]:
     return cut
 
 
-def _quickest(widths: Indices, budget: int, cost: int) -> Indices:
-    """Of the micro-batch that begins at each sample: how many samples it has in the quickest cut from there on.
+def _fastest_cut(widths: Indices, budget: int, cost: int) -> Indices:
+    """For each sample: how many samples the micro-batch that begins with it has in the fastest cut from there on.
 
-    The quickest cut of a rest is part of the quickest cut of the whole, so it is found from the end. Of equals the
-    larger micro-batch is taken.
+    Dynamic programming from the end: the fastest cut contains the fastest cut of its rest. Among equals the larger
+    micro-batch wins.
     """
     count = len(widths)
     best = np.zeros(count + 1, dtype=np.int64)
@@ -111,7 +110,7 @@ def _quickest(widths: Indices, budget: int, cost: int) -> Indices:
 
 
 def mean_length(lengths: Lengths) -> int:
-    """Tokens of samples that are joined, by the number of samples, rounded up."""
+    """Mean tokens of joined samples, rounded up."""
     return -(-int(lengths.sum()) // len(lengths))
 
 

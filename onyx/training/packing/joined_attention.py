@@ -1,10 +1,10 @@
-"""Attention for samples that stand one after another in one row, where each looks at itself only.
+"""Attention for samples joined in one row, each of which attends only to itself.
 
-Padding is work for nothing: linear layers do it for every token that is there only to fill a rectangle. Joined samples
-need none. The one place where a model must know where they begin is attention, so they bring an attention of their own:
-samples of one length that stand side by side (a *run*) are one plain causal attention over a view of the row.
+With padding, linear layers compute tokens that only fill a rectangle. Joined samples need no padding. Only attention
+must know where they begin, so this module replaces it: adjacent samples of one length (a *run*) are one plain causal
+attention over a view of the row.
 
-Where the runs are travels to it as the mask: transformers hands a mask of four dimensions through as it is.
+The runs reach it as the attention mask: transformers passes a mask of four dimensions on unchanged.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "onyx_joined"
-"""What transformers calls it."""
+"""Its name in transformers."""
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def attend_joined(model: Any) -> None:
-    """From here on the model takes joined samples, and what it took before."""
+    """Make the model accept joined samples, besides all that it accepted before."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
@@ -39,14 +39,14 @@ def attention(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it; whatever is not joined goes the way it always went."""
+    """The interface of transformers. Without joined samples it is transformers' own attention."""
     if attention_mask is None or attention_mask.dtype != torch.int64:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more
         )
         return plain
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    # In mixed precision rotated queries and keys are float32, and torch's own attention would cast them as well.
+    # In mixed precision rotated queries and keys are float32. torch's own attention casts them too.
     query, key = query.to(value.dtype), key.to(value.dtype)
     out, _ = joined_attention(query, key, value, attention_mask, scale)
     return out, None
@@ -54,10 +54,10 @@ def attention(
 
 @torch.library.custom_op("onyx::joined_attention", mutates_args=())
 def joined_attention(query: Tensor, key: Tensor, value: Tensor, runs: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """(1, heads, tokens, width) of each, and (1, 1, 1, 2 × runs) numbers and lengths of samples.
+    """Takes (1, heads, tokens, width) of each, and (1, 1, 1, 2 × runs): number and length of the samples of each run.
 
-    Gives (1, tokens, heads, width), and of every token and head the logarithm that backward needs. One operation to
-    the compiler, so that no number of runs needs a graph of its own.
+    Returns (1, tokens, heads, width), and for backward the log-sum-exp of every token and head. The compiler sees one
+    operation, so that one graph serves any number of runs.
     """
     pieces = [_forward(*each, 0.0, True, scale=scale) for each in _runs(runs, query, key, value)]
     out = torch.cat([each.transpose(1, 2).flatten(0, 1) for each, _ in pieces])
@@ -69,7 +69,7 @@ def joined_attention(query: Tensor, key: Tensor, value: Tensor, runs: Tensor, sc
 def joined_attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logs: Tensor, runs: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value, as they lie."""
+    """The gradients of query, key and value, in their layout."""
     of_runs = _runs(runs, grad.transpose(1, 2), query, key, value, out.transpose(1, 2), logs.t()[None, :, :, None])
     pieces = [_backward(*five, last.squeeze(-1), 0.0, True, scale=scale) for *five, last in of_runs]
     query_grad, key_grad, value_grad = (
@@ -80,7 +80,7 @@ def joined_attention_backward(
 
 
 def _runs(runs: Tensor, *rows: Tensor) -> list[list[Tensor]]:
-    """Of each run a view (samples, heads, length, width) of every row (1, heads, tokens, width)."""
+    """For each run a view (samples, heads, length, width) of every row (1, heads, tokens, width)."""
     views, start = [], 0
     for samples, length in runs.view(-1, 2).tolist():
         end = start + samples * length

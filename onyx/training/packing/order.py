@@ -1,8 +1,8 @@
 """The order of samples: a pure function of (seed, epoch, index).
 
 A keyed permutation (a Feistel network over the bits of the index) instead of a shuffled array: sample 9,999,999 of ten
-million costs as much as the first, nothing is kept in memory, a resumed attempt starts at once, and no change of
-somebody's random generator can ever reorder a job that is under way.
+million costs as much as the first, nothing is kept in memory, a resumed attempt starts at once, and no new version of a
+library's random generator can reorder a running job.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ Indices = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 ROUNDS = 8
-"""Four make a permutation that looks random; the others are for sets so small that a half has a bit or two."""
+"""Four rounds look random on large sets. Small ones, whose halves have a bit or two, need more."""
 
 WORD = 2**64 - 1
 
 
 def mix(*numbers: int) -> int:
-    """One 64-bit number out of several: every bit of every number counts (splitmix64)."""
+    """Hash several numbers to one of 64 bits (splitmix64)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & WORD
@@ -32,7 +32,7 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The order in which a job's samples come, epoch after epoch."""
+    """The order in which a job trains its samples, epoch after epoch."""
 
     count: int
     """Samples of an epoch."""
@@ -50,8 +50,8 @@ class Order:
         keys = [mix(self.seed, epoch, number) for number in range(ROUNDS)]
         found = places.astype(np.uint64)
         outside = np.ones(len(found), dtype=bool)
-        # The network permutes 2^bits numbers, fewer than twice as many as there are samples. Walking on from one that
-        # is no sample until one is makes it a permutation of the samples.
+        # The network permutes 2^bits numbers, fewer than twice as many as there are samples. Cycle-walking (applying it
+        # again to a number that is not a sample) makes it a permutation of the samples.
         while outside.any():
             found[outside] = _network(found[outside], bits, keys)
             outside = found >= self.count

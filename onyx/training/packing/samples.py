@@ -1,4 +1,4 @@
-"""What training reads: prepared samples, and the batches that they become."""
+"""From prepared samples to the tensors of a micro-batch: padded rows, or samples joined in one row."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -17,7 +17,7 @@ Sample = tuple[NDArray[np.integer], NDArray[np.integer]]
 
 
 def row_of(samples: list[Sample], device: torch.device) -> Batch:
-    """Samples in the order given; labels are shifted to where they are predicted, none into the next sample."""
+    """Join samples in one row. Labels are shifted to where they are predicted, never into the next sample."""
     lengths = np.array([len(tokens) for tokens, _ in samples])
     labels = np.full(int(lengths.sum()), IGNORED, dtype=np.int64)
     for end, (_, its_labels) in zip(np.cumsum(lengths).tolist(), samples, strict=True):
@@ -29,29 +29,29 @@ def row_of(samples: list[Sample], device: torch.device) -> Batch:
         labels=torch.from_numpy(labels)[None].to(device),
         attention_mask=None,
         positions=torch.from_numpy(np.arange(len(starts)) - starts)[None].to(device),
-        runs=torch.from_numpy(_runs(lengths))[None, None, None],  # read by the CPU, wherever the tokens are
+        runs=torch.from_numpy(_runs(lengths))[None, None, None],  # the CPU reads it
     )
 
 
 def blank_row(samples: int, length: int, device: torch.device) -> Batch:
-    """That many samples of token 0, made as others are: a compiled step sees no difference."""
-    nothing = np.zeros(length, dtype=np.int64)
-    return row_of([(nothing, nothing)] * samples, device)
+    """That many samples of token 0, made like real ones, so that a compiled step uses the same graph."""
+    zeros = np.zeros(length, dtype=np.int64)
+    return row_of([(zeros, zeros)] * samples, device)
 
 
 def _runs(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number and length of samples that stand side by side and are equally long, run after run."""
+    """Number and length of adjacent samples of equal length, run after run."""
     firsts = np.flatnonzero(np.diff(lengths, prepend=0))
     counts = np.diff(firsts, append=len(lengths))
     return np.stack([counts, lengths[firsts]], axis=1).ravel()
 
 
 PADDING = 0
-"""Any token does: it stands to the right of all others, where a causal model never looks, and its label is ignored."""
+"""Any token would do: it is to the right of all others, where a causal model never attends; its label is ignored."""
 
 
 class Samples(Protocol):
-    """Tokenised samples that can be had in any order."""
+    """Tokenised samples with random access."""
 
     @property
     def lengths(self) -> Lengths:
@@ -60,12 +60,12 @@ class Samples(Protocol):
 
     @property
     def tokens(self) -> NDArray[np.integer]:
-        """The same, for what is counted and not cut."""
+        """Tokens of each sample, as metrics count them."""
         ...
 
     @property
     def weights(self) -> NDArray[np.integer]:
-        """Label tokens that count of each sample: after the causal shift, masked ones left out."""
+        """Label tokens of each sample that count: after the causal shift, without masked ones."""
         ...
 
     def sample(self, index: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
@@ -103,7 +103,7 @@ def _row(samples: Samples, chosen: Indices, device: torch.device) -> Batch:
 
 
 def _checked(samples: Samples, chosen: Indices, batch: Batch) -> Batch:
-    """The window was weighed by prepared counts before its first forward: a wrong one is a wrong update."""
+    """Compare with the prepared counts. The window's weight is their sum, so a wrong count makes a wrong update."""
     counted, expected = int((batch.labels != IGNORED).sum()), int(samples.weights[chosen].sum())
     if counted != expected:
         raise RuntimeError(f"samples {chosen.tolist()} have {counted} label tokens where {expected} were prepared")

@@ -1,40 +1,11 @@
 """A plan without a job, from the model's config alone. Runs in a helper process of `onyx/jobs/batch_size.py`."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from onyx.memory.devices.device import Device
+from onyx.training.contract import model_names
 from onyx.training.contract.attempt import Exit, Failure
-from onyx.training.contract.prepared import Roots
-from onyx.training.contract.spec import Count, Fraction, Frozen
-
-
-class EstimateRequest(Frozen):
-    """request.json, which `main` reads."""
-
-    model: str
-    roots: Roots
-    window: Count
-    devices: tuple[Device, ...] = Field(min_length=1)
-    max_length: int | None = None
-    """None: 512, or the model's limit if that is less."""
-
-    method: Literal["full", "lora"] = "full"
-    objective: Literal["sft", "dpo"] = "sft"
-    """With "dpo" a sample is a pair, and max_length counts the prompt with the longer answer."""
-
-    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
-    max_memory_usage: Fraction = 0.9
-    memory_safety_margin: Fraction = 0.1
-    out: Path
-
-
-class Estimate(Frozen):
-    """plan.json."""
-
-    plan: dict[str, Any]
+from onyx.training.contract.prepared import Estimate, EstimateRequest, Roots
 
 
 def main(request_path: str) -> int:
@@ -78,10 +49,9 @@ def _plan(request: EstimateRequest) -> dict[str, Any]:
 
 def _config_source(name: str, roots: Roots) -> str:
     """A directory on this host, or a hub id: the planner reads nothing but the config."""
-    from onyx.training.models import hub, smollm2, tiny
     from onyx.training.models.directory import path_inside
     from onyx.training.models.resolve import resolve
 
-    made_here = name == tiny.NAME or (name in smollm2.NAMES and smollm2.gguf_file() is not None)
+    made_here = name == model_names.TINY or (name in model_names.SMOLLM2 and model_names.smollm2_gguf() is not None)
     operators = roots.models is not None and path_inside(roots.models, name) is not None
-    return str(resolve(name, roots)) if made_here or operators or not hub.is_hub_name(name) else name
+    return str(resolve(name, roots)) if made_here or operators or not model_names.is_hub_name(name) else name

@@ -1,6 +1,6 @@
-"""The end of an epoch: evaluate, decide whether to go on, keep a snapshot.
+"""The end of an epoch (evaluate, keep a snapshot, decide about early stopping) and the end of the run.
 
-It is done again when an attempt ends in the middle of it: nothing is counted before all of it is there.
+Progress counts an epoch as closed only after all of that: when an attempt ends in between, the next one does it again.
 """
 
 import math
@@ -12,13 +12,13 @@ from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Result
 from onyx.training.export.publish import keep_snapshot, publish
 from onyx.training.rank.evaluate import evaluate
-from onyx.training.rank.measurements import keep_pace, keep_time, predicted_bytes
+from onyx.training.rank.measurements import predicted_bytes, store_throughput, store_update_seconds
 from onyx.training.rank.run import Run
 from onyx.training.state.progress import EpochSums, Progress
 
 
 def close_epoch(run: Run) -> bool:
-    """False when a rank was told to stop before it was done."""
+    """Evaluate, keep a snapshot, count the epoch. False when a rank was asked to stop during the evaluation."""
     progress = run.progress
     entry: dict[str, Any] = {"epoch": len(progress.epochs) + 1, "update": progress.update}
     entry |= {"train_loss": progress.epoch.mean, "train_accuracy": progress.epoch.accuracy}
@@ -27,20 +27,20 @@ def close_epoch(run: Run) -> bool:
         if score is None:
             return False
         entry |= {"evaluation_loss": finite(score.mean_loss), "evaluation_accuracy": finite(score.accuracy)}
-        run.record.events.say(
+        run.recorder.events.emit(
             event_kinds.EVALUATION, f"epoch {entry['epoch']}: evaluation loss {score.mean_loss:.4f}", entry
         )
-    if run.record.first:
+    if run.recorder.first:
         keep_snapshot(run, entry)
-    _count(progress, entry, run.attempt.spec.training.early_stopping_patience)
+    _count_epoch(progress, entry, run.attempt.spec.training.early_stopping_patience)
     if progress.stopped_early:
-        run.record.events.say(
+        run.recorder.events.emit(
             event_kinds.MESSAGE, f"stopped early: no better evaluation than {progress.best_evaluation:.4f}"
         )
     return True
 
 
-def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> None:
+def _count_epoch(progress: Progress, entry: dict[str, Any], patience: int | None) -> None:
     progress.epochs.append(entry)
     progress.epoch = EpochSums()
     loss = entry.get("evaluation_loss")
@@ -55,15 +55,15 @@ def _count(progress: Progress, entry: dict[str, Any], patience: int | None) -> N
 
 
 def finish(run: Run) -> None:
-    """Publish the model, then say so: result.json is there when the model is."""
-    keep_pace(run)
+    """Publish the model, then write result.json: where it is, the model is too."""
+    store_throughput(run)
     if not run.ranks.first:
         return
     result = result_of(run)
-    keep_time(run)
+    store_update_seconds(run)
     publish(run, result)
     fs.write_text(run.attempt.attempt_dir / "result.json", result.model_dump_json(indent=1))
-    run.record.events.say(event_kinds.MESSAGE, f"the model is published after {result.updates} updates")
+    run.recorder.events.emit(event_kinds.MESSAGE, f"the model is published after {result.updates} updates")
 
 
 def result_of(run: Run) -> Result:

@@ -1,15 +1,15 @@
-"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and takes no random number."""
+"""Evaluation: loss and accuracy over held-out label tokens, or pairs. It trains nothing and uses no random number."""
 
 from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
 
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import Data, batch_of
-from onyx.training.rank.finer_cuts import Fitted, Short, cut_until_it_fits, run_all
 from onyx.training.rank.run import Run
+from onyx.training.rank.share import FittedCut, TooLarge, cut_until_it_fits, run_all
 from onyx.training.rank.step import RankStep
 from onyx.training.rank.vote import agree_on
 
@@ -35,44 +35,43 @@ class Score:
 
 
 def evaluate(run: Run, samples: Data) -> Score | None:
-    """Every rank scores its share; all learn the sum. None when a rank was told to stop.
+    """Every rank scores its share and all get the sum. None when a rank was asked to stop.
 
-    The score decides when to stop early and which snapshot is the best, so how it was cut is in the journal.
+    The score decides about early stopping and the best snapshot, so its cut is in the journal.
     """
     place = run.place()
-    run.steer(run.journal.obeyed(run.progress.steering, place.window, evaluation=True))
-    everything = np.arange(len(samples.lengths))
-    mine = run.share_of(everything, samples)
-    fitted, score = score_share(run.worker, samples, mine, run.budget, run.share.micro_batch_cost)
-    told = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
-    return None if told is None else sum((Score(*each) for each in told), Score())
+    run.steer(run.journal.steering_for(run.progress.steering, place.window, evaluation=True))
+    mine = run.share_of(np.arange(len(samples.lengths)), samples)
+    fitted, score = score_share(run.step, samples, mine, run.budget, run.share.micro_batch_cost)
+    scores = agree_on(run, fitted, astuple(score), place, run.progress.steering.budgets)
+    return None if scores is None else sum((Score(*each) for each in scores), Score())
 
 
-def score_share(worker: RankStep, samples: Data, share: Indices, budget: int, cost: int) -> tuple[Fitted, Score]:
-    """The scores of a share, or of a part of it when the rank was told to stop."""
+def score_share(step: RankStep, samples: Data, share: Indices, budget: int, cost: int) -> tuple[FittedCut, Score]:
+    """The score of a share, or of a part of it when the rank was asked to stop."""
     score = Score()
 
-    def run(cut: list[Indices]) -> Short | None:
+    def run(cut: list[Indices]) -> TooLarge | None:
         nonlocal score
         score = Score()
-        return run_all(worker, cut, one)
+        return run_all(step, cut, score_one)
 
-    def one(chosen: Indices) -> None:
+    def score_one(chosen: Indices) -> None:
         nonlocal score
-        score += _score(worker, samples, chosen)
+        score += _score(step, samples, chosen)
 
-    training = worker.model.training
-    worker.model.eval()
+    training = step.model.training
+    step.model.eval()
     try:
-        fitted = cut_until_it_fits(worker, samples, share, budget=budget, cost=cost, run=run)
+        fitted = cut_until_it_fits(step, samples, share, budget=budget, cost=cost, run=run)
     finally:
-        worker.model.train(training)
+        step.model.train(training)
     return fitted, score
 
 
 @torch.no_grad()
-def _score(worker: RankStep, samples: Data, chosen: Indices) -> Score:
-    batch = batch_of(samples, chosen, worker.device, joined=worker.joined)
-    with autocast(worker.precision, worker.device.type):
-        loss, correct = worker.objective.score(worker.model, batch)
+def _score(step: RankStep, samples: Data, chosen: Indices) -> Score:
+    batch = batch_of(samples, chosen, step.device, joined=step.joined)
+    with autocast(step.precision, step.device.type):
+        loss, correct = step.objective.score(step.model, batch)
     return Score(float(loss), float(correct), float(samples.weights[chosen].sum()))

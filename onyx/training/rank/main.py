@@ -1,6 +1,6 @@
 """One training process. `python -m onyx.training.rank.main <attempt.json> <rank> [lifeline descriptor]`
 
-Knows nothing of the database: what it does is in its attempt's directory, how it ended in its exit status.
+It has no access to the database. Its results are in the attempt's directory, and its exit status says how it ended.
 """
 
 import logging
@@ -29,7 +29,7 @@ from onyx.training.contract.child_process import (
 from onyx.training.contract.errors import UserError, disk_full, is_disk_full
 from onyx.training.data.token_store import open_data
 from onyx.training.loss.compiled_loss import CompiledLoss
-from onyx.training.loss.objective import loss_and_right, objective_of
+from onyx.training.loss.objective import loss_and_correct, objective_of
 from onyx.training.models.load import load_model
 from onyx.training.models.tokenizer import load_tokenizer
 from onyx.training.packing.joined_attention import attend_joined
@@ -37,30 +37,30 @@ from onyx.training.packing.order import Order
 from onyx.training.rank.epoch import finish
 from onyx.training.rank.loop import Ending, train
 from onyx.training.rank.optimizer import optimizer_for
-from onyx.training.rank.out_of_memory import Thrash
+from onyx.training.rank.out_of_memory import ThrashDetector
 from onyx.training.rank.rank_group import Ranks, StoppedWhileWaitingError, join, leave
-from onyx.training.rank.run import Pace, Run
+from onyx.training.rank.run import Run, Throughput
 from onyx.training.rank.startup import device_of, ready_device
 from onyx.training.rank.step import RankStep
 from onyx.training.state import checkpoint
 from onyx.training.state.config_changes import ConfigChanges
 from onyx.training.state.events import Events
 from onyx.training.state.recorder import Recorder
-from onyx.training.state.resume import begin, find_beginning
+from onyx.training.state.resume import find_resume_point, start_or_resume
 
 logger = logging.getLogger(__name__)
 
 
 LOST = 1
-"""The exit status of an attempt that may be tried again."""
+"""Exit status of a failure that another attempt may not have."""
 
 
 def main(attempt_path: str | Path, rank: int | str, descriptor: int | str | None = None) -> int:
-    """Train. The exit status says how it ended."""
+    """Train, and return the exit status."""
     rank = int(rank)
     stop = StopFlag().listen()
     attempt = Attempt.model_validate_json(Path(attempt_path).read_bytes())
-    _introduce(rank)
+    _set_up_process(rank)
     if descriptor is not None:
         watch_lifeline(int(descriptor), attempt.lease_seconds)
     else:
@@ -70,11 +70,11 @@ def main(attempt_path: str | Path, rank: int | str, descriptor: int | str | None
     except StoppedWhileWaitingError:
         return Exit.SAVED
     except UserError as error:
-        return _refused(attempt, error)
+        return _write_error(attempt, error)
     except Exception as error:
         traceback.print_exc()
         if is_disk_full(error):
-            return _refused(attempt, disk_full(error))
+            return _write_error(attempt, disk_full(error))
         return Exit.MEMORY if is_out_of_memory(error) else LOST
     return Exit.DONE if ending is Ending.DONE else Exit.SAVED
 
@@ -85,44 +85,44 @@ def _train(attempt: Attempt, rank: int, stop: StopFlag) -> Ending:
     ranks = join(attempt, rank, device_of(share), stop)
     try:
         run = set_up(attempt, ranks, share, stop)
-        with closing(run.record):
+        with closing(run.recorder):
             ending = train(run)
             if ending is Ending.DONE:
                 finish(run)
-        ranks.vote(Ballot())  # so that all end alike: a rank that waits here ends with the one that still writes
+        ranks.vote(Ballot())  # all ranks end alike: those that are done wait here for the one that still writes
     finally:
         leave(ranks)
     return ending
 
 
 def set_up(attempt: Attempt, ranks: Ranks, share: Share, stop: StopFlag) -> Run:
-    """Everything that a run needs, at the point where the job was left."""
+    """Load model, data, optimizer and progress at the point where the last attempt left the job."""
     events = Events(attempt.attempt_dir / "events.jsonl" if ranks.first else None)
-    beginning = find_beginning(attempt, ranks)
-    progress, journal = begin(attempt, beginning, events)
-    worker = _worker(attempt, share, stop, progress.scaler)
-    optimizer = optimizer_for(worker.model, attempt.spec.training)
-    if beginning.checkpoint is not None:
-        checkpoint.restore(beginning.checkpoint, worker.model, optimizer)
-    data = worker.samples
+    point = find_resume_point(attempt, ranks)
+    progress, journal = start_or_resume(attempt, point, events)
+    step = _rank_step(attempt, share, stop, progress.scaler)
+    optimizer = optimizer_for(step.model, attempt.spec.training)
+    if point.checkpoint is not None:
+        checkpoint.restore(point.checkpoint, step.model, optimizer)
+    data = step.samples
     return Run(
         attempt=attempt,
         ranks=ranks,
-        worker=worker,
+        step=step,
         optimizer=optimizer,
         order=Order(count=len(data.lengths), seed=attempt.spec.training.seed),
         progress=progress,
         journal=journal,
-        control=ConfigChanges(attempt.attempt_dir / "control.json"),
-        record=Recorder(attempt, events, progress, first=ranks.first),
-        thrash=Thrash(),
-        pace=Pace(),
+        config_changes=ConfigChanges(attempt.attempt_dir / "control.json"),
+        recorder=Recorder(attempt, events, progress, first=ranks.first),
+        thrash=ThrashDetector(),
+        throughput=Throughput(),
         evaluation=open_data(attempt.data_dir).evaluation,
         tokenizer=load_tokenizer(attempt.model_dir, remote_code=attempt.remote_code) if ranks.first else None,
     )
 
 
-def _worker(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, Any]) -> RankStep:
+def _rank_step(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, Any]) -> RankStep:
     spec = attempt.spec.training
     device = device_of(share)
     model = load_model(
@@ -142,7 +142,7 @@ def _worker(attempt: Attempt, share: Share, stop: StopFlag, scaler: dict[str, An
     return RankStep(
         model=model,
         samples=open_data(attempt.data_dir),
-        objective=objective_of(spec, compiled or loss_and_right, joined=joined),
+        objective=objective_of(spec, compiled or loss_and_correct, joined=joined),
         joined=joined,
         compiled=compiled,
         device=device,
@@ -162,8 +162,8 @@ def _scaling(attempt: Attempt, device: torch.device, state: dict[str, Any]) -> S
     return TorchScaling(scaler)
 
 
-def _introduce(rank: int) -> None:
-    """A name for `ps`, a place in the queue for the processor, and a log that holds what matters."""
+def _set_up_process(rank: int) -> None:
+    """Set the process's name, priority and logging."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(f"onyx-rank-{rank}")
     lower_priority(Niceness.RANK)
@@ -171,10 +171,10 @@ def _introduce(rank: int) -> None:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _refused(attempt: Attempt, error: UserError) -> int:
-    """error.json says what to change."""
+def _write_error(attempt: Attempt, error: UserError) -> int:
+    """Write error.json, which says what the user can change, and return the exit status."""
     logger.error("%s: %s", error.code, error.message, extra={"action": "failed"})
-    with suppress(OSError):  # on a disk that is full the exit status must do
+    with suppress(OSError):  # on a full disk there is only the exit status
         fs.write_text(attempt.attempt_dir / "error.json", error.failure().model_dump_json(indent=1))
     return Exit.USER_ERROR
 

@@ -1,6 +1,6 @@
-"""What a rank's warm-up measured: said once, beside what the plan predicted, and kept for later plans.
+"""What a rank measures of time and memory: reported once beside the plan's prediction, and stored for later plans.
 
-Nothing in a run follows from it: the same plan gives the same bits.
+Nothing in the run depends on it: the same plan gives the same bits.
 """
 
 import math
@@ -9,18 +9,21 @@ from typing import Any
 
 import torch
 
-from onyx.memory.footprint.overhead import Overhead, store_overhead
+from onyx.memory.footprint.overhead import Overhead
+from onyx.memory.footprint.stored import store_overhead
 from onyx.memory.planning.timing import Timing, own_key, store_timing, stored_timing
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.rank.out_of_memory import peak_bytes
 from onyx.training.rank.run import Run
-from onyx.training.rank.warmup import Seconds
+
+Seconds = dict[int, float]
+"""Of micro-batches, by padded tokens."""
 
 
 def report(run: Run, seconds: Seconds) -> None:
-    """One event with time and memory as this rank found them."""
-    part, device = _part(run), run.worker.device
+    """Emit one event with the time and memory that this rank measured in its warm-up."""
+    part, device = _planned_device(run), run.step.device
     if device.type != "cpu" and "name" in part:
         store_overhead(part["name"], card_overhead(device))
     timing = _timing(part, seconds)
@@ -34,12 +37,12 @@ def report(run: Run, seconds: Seconds) -> None:
         "predicted_bytes": predicted[run.ranks.rank] if predicted else None,
         "measured_bytes": measured,
     }
-    run.record.events.say(event_kinds.PROBE, f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
+    run.recorder.events.emit(event_kinds.PROBE, f"the largest micro-batch took {measured / 2**20:,.1f} MB", data)
 
 
-def keep_time(run: Run) -> None:
-    """At the end: what an update took beyond its micro-batches is now known, and goes to later plans."""
-    key, windows = _part(run).get("timing_key"), run.progress.windows
+def store_update_seconds(run: Run) -> None:
+    """At the end: store how long an update takes beyond its micro-batches."""
+    key, windows = _planned_device(run).get("timing_key"), run.progress.windows
     if key is None or not windows:
         return
     timing = stored_timing(key)
@@ -50,29 +53,29 @@ def keep_time(run: Run) -> None:
     store_timing(key, replace(timing, per_update=max(0.0, beyond)))
 
 
-def keep_pace(run: Run) -> None:
-    """At the end, on every rank: how fast its own device was, for the shares of later plans."""
-    key, per_token = _part(run).get("timing_key"), run.pace.per_token
-    if key is not None and per_token is not None:
-        mine = Timing(per_micro_batch=0.0, per_token=per_token, per_update=0.0)
+def store_throughput(run: Run) -> None:
+    """At the end, on every rank: store how fast its own device is, for the shares of later plans."""
+    key, seconds_per_token = _planned_device(run).get("timing_key"), run.throughput.seconds_per_token
+    if key is not None and seconds_per_token is not None:
+        mine = Timing(per_micro_batch=0.0, per_token=seconds_per_token, per_update=0.0)
         store_timing(own_key(key, run.share.device, run.share.uuid), mine)
 
 
 def predicted_bytes(attempt: Attempt) -> list[int]:
-    """What the plan says of each rank, in the terms of `peak_bytes`."""
+    """The plan's prediction for each rank, comparable with `peak_bytes`."""
     name = "low" if attempt.shares[0].device.startswith("cuda") else "expected_peak"
     return [part[name] for part in attempt.plan.get("devices", ())]
 
 
 def update_seconds(run: Run, timing: Timing) -> float:
-    """Of this rank's share of a mean window."""
+    """Predicted seconds of this rank's share of an average window."""
     samples = min(run.progress.steering.window, run.order.count) * run.share.share
-    tokens = samples * float(run.worker.samples.lengths.mean())
+    tokens = samples * float(run.step.samples.lengths.mean())
     return timing.seconds(micro_batches=math.ceil(tokens / run.budget), tokens=tokens)
 
 
 def card_overhead(device: torch.device) -> Overhead:
-    """Of this process on its card: what the driver counts beyond the allocator, and what the allocator keeps back."""
+    """What the driver counts beyond the allocator, and what the allocator reserves beyond tensors, on this card."""
     free, total = torch.accelerator.get_memory_info(device)
     fixed = max(0, total - free - torch.accelerator.memory_reserved(device))
     slack = torch.accelerator.max_memory_reserved(device) / max(1, torch.accelerator.max_memory_allocated(device))
@@ -80,7 +83,7 @@ def card_overhead(device: torch.device) -> Overhead:
 
 
 def _timing(part: dict[str, Any], seconds: Seconds) -> Timing | None:
-    """A line through what was timed; the optimizer's part is known from earlier jobs, or not yet."""
+    """A line through the timed micro-batches. The optimizer's part comes from earlier jobs, if there were any."""
     if len(seconds) < 2:
         return None
     key = part.get("timing_key")
@@ -91,7 +94,7 @@ def _timing(part: dict[str, Any], seconds: Seconds) -> Timing | None:
     return timing
 
 
-def _part(run: Run) -> dict[str, Any]:
-    """The plan's word on this rank; a plan that somebody wrote by hand may have none."""
+def _planned_device(run: Run) -> dict[str, Any]:
+    """The plan's entry for this rank. A plan written by hand may have none."""
     parts = run.attempt.plan.get("devices", ())
     return dict(parts[run.ranks.rank]) if run.ranks.rank < len(parts) else {}

@@ -1,4 +1,4 @@
-"""Running out of memory: how to give it back, and how much less to ask for."""
+"""Running out of memory: free it, choose a smaller budget, detect thrashing, measure the peak."""
 
 import gc
 
@@ -12,8 +12,8 @@ from onyx.training.contract.errors import UserError
 from onyx.training.contract.spec import TrainingSpec
 
 
-def free(parameters: list[torch.nn.Parameter]) -> None:
-    """Drop gradients and give back what can be given back. Call it outside of `except`: a traceback pins tensors."""
+def free_memory(parameters: list[torch.nn.Parameter]) -> None:
+    """Drop gradients and release unused memory. Call it outside of `except`: a traceback keeps tensors alive."""
     clear(parameters)
     gc.collect()
     trim_heap()
@@ -21,25 +21,25 @@ def free(parameters: list[torch.nn.Parameter]) -> None:
         torch.accelerator.empty_cache()
 
 
-def finer(budget: int, *, samples: int, length: int) -> int | None:
+def smaller_budget(budget: int, *, samples: int, length: int) -> int | None:
     """The budget after a micro-batch of `samples` × `length` tokens did not fit; None when there is no finer cut.
 
-    At least half of what was tried, down to samples that run alone.
+    At most half of what was tried, down to one sample per micro-batch.
     """
     if samples > 1:
         return min(budget, samples * length) // 2
     return length if length < budget else None
 
 
-class Thrash:
-    """An allocator that frees and tries again on two windows in a row: speed collapses before memory runs out."""
+class ThrashDetector:
+    """Detects an allocator that retries in two windows in a row: training slows down before memory runs out."""
 
     def __init__(self) -> None:
         self._retries: int | None = None
         self._rises = 0
 
-    def seen(self, retries: int | None) -> bool:
-        """Whether it is time to shrink, given the allocator's count of retries (None where there is none)."""
+    def detect(self, retries: int | None) -> bool:
+        """Whether to cut finer, given the allocator's count of retries (None where it has no count)."""
         if retries is None:
             return False
         rose = self._retries is not None and retries > self._retries
@@ -58,23 +58,23 @@ def allocator_retries(device: torch.device) -> int | None:
 
 
 _watermarks: list[Watermark] = []
-"""Of this process, as the kernel's high-water mark is: the last one counts."""
+"""At most one. Like the kernel's high-water mark it belongs to the process."""
 
 
 def watch_memory(held: int) -> None:
-    """Call it when the model and the optimizer's state, `held` bytes, are there and nothing has run."""
+    """Call it when model and optimizer state, `held` bytes, are allocated and no forward has run."""
     _watermarks[:] = [Watermark.begin(held)]
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most that this process has held on its device: on the CPU since `watch_memory`, in the plan's terms."""
+    """The most that this process has allocated on its device, as the plan counts; on the CPU since `watch_memory`."""
     if device.type == "cpu":
         return _watermarks[-1].peak() if _watermarks else 0
     return int(torch.accelerator.max_memory_allocated(device))
 
 
 def does_not_fit(length: int, share: Share, spec: TrainingSpec) -> UserError:
-    """One sample alone is too much: what a user can change. A pair is as long as both its padded answers."""
+    """One sample alone does not fit: the error names what a user can change. A pair counts both its padded answers."""
     what = "one sample" if spec.objective == "sft" else "one pair of answers"
     length = length if spec.objective == "sft" else length // 2
     ways = [f"max_length below {length}"]

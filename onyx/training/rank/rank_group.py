@@ -1,4 +1,4 @@
-"""The ranks of an attempt, and how they agree: one alone, or several that meet at votes and nowhere else."""
+"""The ranks of an attempt: one alone, or several processes that exchange data at votes and nowhere else."""
 
 import os
 import time
@@ -16,29 +16,29 @@ from onyx.accumulation.exchange import Ballot, reduce_gradients, vote
 from onyx.training.contract.attempt import Attempt
 from onyx.training.contract.child_process import StopFlag
 
-MEETING_SECONDS = 60.0
-"""How long ranks wait for one another at the start, where one may never have come to be."""
+RENDEZVOUS_SECONDS = 60.0
+"""How long ranks wait for one another at the start, where one may not have started at all."""
 
-PATIENCE = timedelta(days=1)
-"""How long ranks wait for one another. A rank that died breaks its connections at once and one that is stuck is the
-runner's to find, so all that this could end is a rank that cuts its share finer again and again."""
+VOTE_TIMEOUT = timedelta(days=1)
+"""How long ranks wait at a vote. The connections of a dead rank break at once, and the runner ends a rank that hangs:
+a shorter time could only end a rank that still cuts its share finer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This rank among all."""
+    """This rank among all ranks of the attempt."""
 
     rank: int = 0
     size: int = 1
     gradients: ProcessGroup | None = None
-    """Sums gradients: nccl on CUDA."""
+    """Sums gradients. NCCL on CUDA."""
 
     votes: ProcessGroup | None = None
-    """Agrees, on the CPU."""
+    """Exchanges votes, on the CPU."""
 
     @property
     def first(self) -> bool:
-        """Whether this rank is the one that writes."""
+        """Whether this rank is rank 0, the only one that writes files."""
         return self.rank == 0
 
     def vote(self, ballot: Ballot, parameters: Sequence[Parameter] = ()) -> Ballot:
@@ -48,8 +48,8 @@ class Ranks:
         if self.size > 1:
             reduce_gradients(parameters, self.gradients)
 
-    def from_first(self, text: str) -> str:
-        """What rank 0 gives, on every rank: so that all follow one reading of a directory."""
+    def broadcast(self, text: str) -> str:
+        """Rank 0's text, on every rank: all follow one reading of a directory."""
         if self.size == 1:
             return text
         data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
@@ -62,7 +62,7 @@ class Ranks:
 
 
 class StoppedWhileWaitingError(Exception):
-    """This rank was told to stop before all were there: nothing has happened that is not on the disk."""
+    """A rank was asked to stop before all had started. There is nothing to save."""
 
 
 def join(attempt: Attempt, rank: int, device: torch.device, stop: StopFlag) -> Ranks:
@@ -71,35 +71,36 @@ def join(attempt: Attempt, rank: int, device: torch.device, stop: StopFlag) -> R
     if size == 1:
         return Ranks()
     store = FileStore(str(attempt.rendezvous.absolute()), size)
-    _meet(store, rank, size, stop)
+    _rendezvous(store, rank, size, stop)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # ranks of an attempt live on one host
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=MEETING_SECONDS),
+        timeout=timedelta(seconds=RENDEZVOUS_SECONDS),
     )
-    everyone = distributed.group.WORLD
-    distributed.distributed_c10d._set_pg_timeout(PATIENCE, everyone)
-    votes = distributed.new_group(backend="gloo", timeout=PATIENCE) if device.type == "cuda" else everyone
-    return Ranks(rank=rank, size=size, gradients=everyone, votes=votes)
+    world = distributed.group.WORLD
+    distributed.distributed_c10d._set_pg_timeout(VOTE_TIMEOUT, world)
+    votes = distributed.new_group(backend="gloo", timeout=VOTE_TIMEOUT) if device.type == "cuda" else world
+    return Ranks(rank=rank, size=size, gradients=world, votes=votes)
 
 
-def _meet(store: FileStore, rank: int, size: int, stop: StopFlag) -> None:
-    """Wait until all are there. torch would wait as patiently as for a vote, and deaf to being told to stop.
+def _rendezvous(store: FileStore, rank: int, size: int, stop: StopFlag) -> None:
+    """Wait until all ranks are here. torch would wait as long as for a vote and could not be asked to stop.
 
-    All go on or none does: whoever counts first decides, rank 0 to go when all are there, anybody to stop.
+    All ranks go on or none does. The first rank to raise the counter decides: rank 0 may decide to go once all are
+    here, every rank may decide to stop.
     """
-    end = time.monotonic() + MEETING_SECONDS
-    everyone = [f"here-{each}" for each in range(size)]
+    end = time.monotonic() + RENDEZVOUS_SECONDS
+    all_here = [f"here-{each}" for each in range(size)]
     store.set(f"here-{rank}", "")
     while not store.check(["verdict"]):
-        go = rank == 0 and store.check(everyone)
+        go = rank == 0 and store.check(all_here)
         if (go or stop.requested) and store.add("deciding", 1) == 1:
             store.set("verdict", "stop" if stop.requested else "go")
         if time.monotonic() > end:
-            raise TimeoutError(f"not all of {size} ranks came within {MEETING_SECONDS:.0f} seconds")
+            raise TimeoutError(f"not all of {size} ranks came within {RENDEZVOUS_SECONDS:.0f} seconds")
         time.sleep(0.002)
     if store.get("verdict") == b"stop":
         raise StoppedWhileWaitingError
@@ -112,18 +113,18 @@ def leave(ranks: Ranks) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """What a rank tells the others about its share."""
+    """What a rank reports to the others about its share. In a vote it is a tuple of numbers."""
 
     budget: int
-    """Padded tokens per micro-batch that this window was cut by."""
+    """Padded tokens per micro-batch by which the share was cut."""
 
     loss: float = 0.0
     """Sum of the losses of its label tokens."""
 
     margin: float = 0.0
-    """Of pairs: sum of their reward margins."""
+    """Sum of the reward margins of its pairs."""
 
-    right: int = 0
+    correct: int = 0
     """How many of its label tokens, or pairs, the model had right."""
 
     micro_batches: int = 0
@@ -131,40 +132,40 @@ class RankReport:
     """Samples of its largest micro-batch."""
 
     retries: int = 0
-    """How often its memory ran out in this window,"""
+    """How often its memory ran out in this share."""
 
     in_backward: int = 0
-    """and how often of these in backward."""
+    """How many of the retries were in backward."""
 
     peak: int = 0
-    """The most bytes that it has held."""
+    """The most bytes that it has allocated."""
 
-    stuck: int = 0
-    """Tokens of a sample that does not fit even alone; 0 when all do."""
+    oversized: int = 0
+    """Tokens of a sample that does not fit even alone; 0 when all fit."""
 
     eager: int = 0
-    """1 where its step is not compiled, although the plan compiles it."""
+    """1 when its step is not compiled although the plan compiles it."""
 
     config: int = 0
     """Number of a change of config, from rank 0; 0 for none."""
 
     accumulation_steps: int = 0
-    """The change: 0 leaves it."""
+    """The change's value; 0 for no change."""
 
     clipping: float = -1.0
-    """The change: 0 means no clipping, below 0 leaves it."""
+    """The change's value; 0 for no clipping, below 0 for no change."""
 
     def numbers(self) -> tuple[float, ...]:
         return tuple(float(number) for number in astuple(self))
 
 
-def heard(told: Sequence[float]) -> list[RankReport]:
-    """What each rank told."""
+def parse_reports(numbers: Sequence[float]) -> list[RankReport]:
+    """The report of each rank."""
     width = len(fields(RankReport))
-    return [_told(told[start : start + width]) for start in range(0, len(told), width)]
+    return [_parse_report(numbers[start : start + width]) for start in range(0, len(numbers), width)]
 
 
-def _told(numbers: Sequence[float]) -> RankReport:
+def _parse_report(numbers: Sequence[float]) -> RankReport:
     values = {
         field.name: number if field.type is float else int(number)
         for field, number in zip(fields(RankReport), numbers, strict=True)

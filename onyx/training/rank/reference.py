@@ -1,11 +1,11 @@
-"""The reference of preference training: what the model thought of each answer before it was trained.
+"""The reference of preference training: the log-probability of each answer before training.
 
-Its log-probabilities are computed before the first update, in eval mode and with adapters switched off, and kept with
-the job: no second copy of the model is ever needed, later epochs pay nothing, and an attempt that resumes reads the
-numbers that the first one computed. Pairs are done in stretches, so that a kill costs one stretch.
+It is computed before the first update, in eval mode and with adapters switched off, and stored with the job. So no
+second copy of the model is needed, later epochs pay nothing, and an attempt that resumes reads the numbers that the
+first one computed. Ranks compute it in stretches of pairs, so that a kill costs one stretch.
 
-How a stretch is cut follows from the plan and the journal. Rank 0 writes a finer cut to the journal before it stores
-the stretch: when a rank dies between the two, the next attempt computes the stretch by that line.
+The plan and the journal decide how a stretch is cut. Rank 0 writes a finer cut to the journal before it stores the
+stretch: when a rank dies between the two, the next attempt cuts the stretch by that line.
 """
 
 import hashlib
@@ -22,18 +22,19 @@ from torch import nn
 
 from onyx import fs
 from onyx.memory.footprint.training_step import log_probabilities
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
+from onyx.training.contract import event_kinds
 from onyx.training.contract.errors import UserError
 from onyx.training.data.token_store import PreferencePairs
 from onyx.training.packing.order import Indices
 from onyx.training.packing.samples import batch_of
-from onyx.training.rank.finer_cuts import Fitted, Short, cut_until_it_fits, run_all
 from onyx.training.rank.run import Run
+from onyx.training.rank.share import FittedCut, TooLarge, cut_until_it_fits, run_all
 from onyx.training.rank.step import RankStep
 from onyx.training.rank.vote import agree_on
 
 STRETCH = 512
-"""Pairs that are done, agreed on and stored together."""
+"""Pairs that are computed, agreed on and stored together."""
 
 NUMBERS = "log_probabilities.npy"
 
@@ -43,7 +44,7 @@ class Stretch:
     """Some pairs of one part of the data."""
 
     number: int
-    """Stretches before it: those of the training data come first."""
+    """How many stretches come before it. Those of the training data come first."""
 
     name: str
     pairs: PreferencePairs
@@ -51,11 +52,11 @@ class Stretch:
 
 
 def missing_stretches(run: Run) -> list[Stretch]:
-    """Fill in what is stored; the stretches that are not, in their order."""
-    if not isinstance(run.worker.samples, PreferencePairs):
+    """Load the stored stretches and return the others, in their order."""
+    if not isinstance(run.step.samples, PreferencePairs):
         return []
     folder = _folder(run)
-    stored = set(json.loads(run.ranks.from_first(json.dumps(_stored(folder)) if run.ranks.first else "")))
+    stored = set(json.loads(run.ranks.broadcast(json.dumps(_stored(folder)) if run.ranks.first else "")))
     left = []
     for stretch in _stretches(run):
         if stretch.name in stored:
@@ -72,52 +73,52 @@ def missing_stretches(run: Run) -> list[Stretch]:
 
 
 def make_reference(run: Run, missing: list[Stretch]) -> bool:
-    """Compute what is missing. False when a rank was told to stop."""
+    """Compute what is missing. False when a rank was asked to stop."""
     if not missing:
         return True
-    with _as_it_was(run.worker.model):
+    with _as_before_training(run.step.model):
         return all(_compute(run, stretch) for stretch in missing)
 
 
 def _compute(run: Run, stretch: Stretch) -> bool:
-    """Every rank does its share, all learn the whole, and rank 0 stores it. False when a rank was told to stop."""
+    """Every rank computes its share, all get the whole, rank 0 stores it. False when a rank was asked to stop."""
     pairs, chosen = stretch.pairs, stretch.chosen
     mine = np.zeros((len(chosen), 2), dtype=np.float32)
     share = run.share_of(chosen, pairs)
     budgets = run.journal.budgets_of_stretch(run.planned_budgets, stretch.number)
-    fitted = _fill(run.worker, pairs, share, budgets[run.ranks.rank], run.share.micro_batch_cost)
+    fitted = _fill(run.step, pairs, share, budgets[run.ranks.rank], run.share.micro_batch_cost)
     mine[np.searchsorted(chosen, share)] = pairs.reference[share]
-    told = agree_on(run, fitted, mine.ravel().tolist(), run.place(stretch.number), budgets)
-    if told is None:
+    parts = agree_on(run, fitted, mine.ravel().tolist(), run.place(stretch.number), budgets)
+    if parts is None:
         return False
-    # Each pair was done by one rank; all others told 0.
-    pairs.reference[chosen] = np.array(told).sum(axis=0).reshape(-1, 2)
+    # One rank computed each pair; all others sent 0.
+    pairs.reference[chosen] = np.array(parts).sum(axis=0).reshape(-1, 2)
     if run.ranks.first:
-        run.record.refuse_if_superseded()
+        run.recorder.refuse_if_superseded()
         with fs.publish_directory(_folder(run) / stretch.name) as part:
             np.save(part / NUMBERS, pairs.reference[chosen])
-        run.record.events.say("message", f"reference log-probabilities of {stretch.name} are computed")
+        run.recorder.events.emit(event_kinds.MESSAGE, f"reference log-probabilities of {stretch.name} are computed")
     return True
 
 
-def _fill(worker: RankStep, pairs: PreferencePairs, share: Indices, budget: int, cost: int) -> Fitted:
-    """The reference of a share, all of it cut finer where memory runs out."""
+def _fill(step: RankStep, pairs: PreferencePairs, share: Indices, budget: int, cost: int) -> FittedCut:
+    """Compute the reference of a share. Where memory runs out, all of the share is cut finer."""
 
-    def one(chosen: Indices) -> None:
-        batch = batch_of(pairs, chosen, worker.device)
-        with autocast(worker.precision, worker.device.type):
-            found = log_probabilities(worker.model, batch).float().cpu()
-        pairs.reference[chosen] = found.reshape(-1, 2).numpy()
+    def run_one(chosen: Indices) -> None:
+        batch = batch_of(pairs, chosen, step.device)
+        with autocast(step.precision, step.device.type):
+            computed = log_probabilities(step.model, batch).float().cpu()
+        pairs.reference[chosen] = computed.reshape(-1, 2).numpy()
 
-    def run(cut: list[Indices]) -> Short | None:
-        return run_all(worker, cut, one)
+    def run(cut: list[Indices]) -> TooLarge | None:
+        return run_all(step, cut, run_one)
 
-    return cut_until_it_fits(worker, pairs, share, budget=budget, cost=cost, run=run)
+    return cut_until_it_fits(step, pairs, share, budget=budget, cost=cost, run=run)
 
 
 @contextmanager
-def _as_it_was(model: Any) -> Iterator[None]:
-    """The model before training: without dropout, and with its adapter switched off where it has one."""
+def _as_before_training(model: Any) -> Iterator[None]:
+    """Without dropout and gradients, and with the adapter, if there is one, switched off."""
     model.eval()
     try:
         with torch.no_grad(), _without_adapter(model):
@@ -136,7 +137,7 @@ def _without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 def _stretches(run: Run) -> Iterator[Stretch]:
-    parts = (("training", run.worker.samples), ("evaluation", run.evaluation))
+    parts = (("training", run.step.samples), ("evaluation", run.evaluation))
     starts = [
         (part, pairs, start)
         for part, pairs in parts
@@ -149,7 +150,7 @@ def _stretches(run: Run) -> Iterator[Stretch]:
 
 
 def _stored(folder: Path) -> list[str]:
-    """The names of the stretches that are there: whole, or they would not have such a name."""
+    """The names of the stored stretches. A stretch gets its name once all of it is written."""
     if not folder.is_dir():
         return []
     fs.sweep(folder)
@@ -157,6 +158,6 @@ def _stored(folder: Path) -> list[str]:
 
 
 def _folder(run: Run) -> Path:
-    """Of this model and these data: another of either has another reference."""
+    """The folder of this model and this data. Another model or other data have another reference."""
     text = f"{run.attempt.model_dir}\0{run.attempt.data_dir.name}"
     return run.attempt.job_dir / f"reference-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -12,15 +12,15 @@ from onyx.training.state.tensor_files import read_tensors, write_tensors
 
 KEPT = 2
 SECONDS = 20.0
-"""Save no more often than this,"""
+"""The shortest time between two saves."""
 
-PATIENCE = 20
-"""nor before this many times the last save's time has passed: so saving costs at most 5 %."""
+PAUSE_FACTOR = 20
+"""After a save, training goes on for at least this many times its duration: saving costs at most 5 %."""
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
 
 
-class Clock:
+class CheckpointSchedule:
     """When the next checkpoint is due."""
 
     def __init__(self, every: int | None, update: int) -> None:
@@ -34,10 +34,10 @@ class Clock:
     def due(self, update: int) -> bool:
         if self._every is not None:
             return update - self._update >= self._every
-        return time.monotonic() - self._saved_at >= max(SECONDS, PATIENCE * self._took)
+        return time.monotonic() - self._saved_at >= max(SECONDS, PAUSE_FACTOR * self._took)
 
-    def put_off(self, update: int) -> None:
-        """Nothing was saved: as long again until the next try."""
+    def postpone(self, update: int) -> None:
+        """Nothing was saved: the next try comes after a full interval."""
         self._update, self._saved_at = update, time.monotonic()
 
     def saved(self, update: int, seconds: float) -> None:
@@ -46,9 +46,9 @@ class Clock:
 
 
 def save(parent: Path, progress: Progress, model: nn.Module, optimizer: Optimizer) -> Path:
-    """Write a checkpoint under a temporary name, make sure that it is on the disk, then name it."""
+    """Write a checkpoint under a temporary name, sync it, then rename it."""
     target = parent / f"update-{progress.update:08}"
-    # The same update may have been saved before windows that were skipped since; then this one takes its place.
+    # Windows that are skipped make no update, so a checkpoint of this update may be there from before them: replace it.
     if _is_same(target, progress):
         return target
     with fs.publish_directory(target) as part:
@@ -60,7 +60,7 @@ def save(parent: Path, progress: Progress, model: nn.Module, optimizer: Optimize
 
 
 def restore(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Put weights and optimizer state back as they were. The optimizer's state must be allocated."""
+    """Copy weights and optimizer state from the checkpoint. The optimizer's state must be allocated."""
     read_tensors(checkpoint / TENSORS, _tensors(model, optimizer))
 
 
@@ -69,7 +69,7 @@ def read_progress(checkpoint: Path) -> Progress:
 
 
 def complete(parent: Path) -> list[Path]:
-    """All checkpoints, oldest first. One that was cut short never got such a name."""
+    """All checkpoints, oldest first. One that was interrupted has a temporary name."""
     return sorted(path for path in parent.glob("update-*") if (path / STATE).is_file())
 
 
@@ -79,7 +79,7 @@ def latest(parent: Path) -> Path | None:
 
 
 def size(parent: Path) -> int:
-    """Bytes that the last checkpoint takes, and the next one will; 0 before the first."""
+    """Bytes of the last checkpoint, an estimate for the next one; 0 before the first."""
     last = latest(parent)
     return sum(path.stat().st_size for path in last.iterdir()) if last is not None else 0
 
@@ -92,7 +92,7 @@ def _is_same(target: Path, progress: Progress) -> bool:
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Trained weights and what AdamW knows about each, by name."""
+    """Trained weights and AdamW's state of each, by name."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

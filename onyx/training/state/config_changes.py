@@ -15,11 +15,11 @@ class ConfigChangeLine(Frozen):
     """What control.json says."""
 
     seq: Count
-    """Changes are numbered; one that was obeyed is not obeyed again."""
+    """The change's number. Each change is applied once."""
 
     accumulation_steps: Count | None = None
     gradient_clipping: Annotated[float, Field(gt=0)] | None = None
-    """None turns clipping off, where it is given; where it is not, clipping stays as it is."""
+    """An explicit null turns clipping off. Without the field, clipping stays as it is."""
 
     @property
     def sets_clipping(self) -> bool:
@@ -27,7 +27,7 @@ class ConfigChangeLine(Frozen):
 
 
 class ConfigChanges:
-    """Rank 0's look at control.json. Costs one `stat` a window."""
+    """Reads control.json on rank 0. Costs one `stat` a window."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class ConfigChanges:
         self._change: ConfigChangeLine | None = None
 
     def change(self, after: int) -> ConfigChangeLine | None:
-        """The change that is asked for, unless it is no later than number `after`."""
+        """The change in the file, if its number is above `after`."""
         try:
             status = self.path.stat()
             if (status.st_mtime_ns, status.st_ino) != self._seen:
@@ -44,6 +44,6 @@ class ConfigChanges:
         except FileNotFoundError:
             return None
         except ValidationError as error:
-            logger.warning("control.json is not understood: %s", error, extra={"action": "control"})
+            logger.warning("control.json is invalid and ignored: %s", error, extra={"action": "control"})
             self._change = None
         return self._change if self._change is not None and self._change.seq > after else None

@@ -1,4 +1,4 @@
-"""Where training is, at the boundary of a window: all that a resumed attempt needs besides tensors."""
+"""Where training is, between two windows: all that a resumed attempt needs besides tensors."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from onyx.training.contract.spec import Frozen
 
 
 class Steering(Frozen):
-    """What steers the windows to come. It changes only by a line of the journal."""
+    """The settings of the windows to come. Only a line of the journal changes them."""
 
     budgets: tuple[int, ...]
     """Padded tokens of one micro-batch, per rank."""
@@ -18,14 +18,14 @@ class Steering(Frozen):
 
     clipping: float | None
     config: int = 0
-    """The last change of config that was obeyed."""
+    """The number of the last change of config that took effect."""
 
     eager: bool = False
     """Whether the step is no longer compiled, although the plan compiles it."""
 
 
 class EpochSums(BaseModel):
-    """Means under way, over label tokens or pairs."""
+    """Sums of the current epoch, over label tokens or pairs."""
 
     loss: float = 0.0
     right: float = 0.0
@@ -39,9 +39,9 @@ class EpochSums(BaseModel):
     def accuracy(self) -> float | None:
         return self.right / self.weight if self.weight else None
 
-    def add(self, loss: float, weight: float, right: float) -> None:
+    def add(self, loss: float, weight: float, correct: float) -> None:
         self.loss += loss
-        self.right += right
+        self.right += correct
         self.weight += weight
 
 
@@ -52,7 +52,7 @@ class Progress(BaseModel):
 
     steering: Steering
     samples: int = 0
-    """Samples taken, over all epochs: the place in the order."""
+    """Samples trained over all epochs: the position in the order."""
 
     windows: int = 0
     """Windows closed: updates and skips."""
@@ -63,11 +63,11 @@ class Progress(BaseModel):
     not_finite_in_a_row: int = 0
     trained_tokens: int = 0
     epoch: EpochSums = Field(default_factory=EpochSums)
-    """Of the epoch under way."""
+    """Of the current epoch."""
 
     last_loss: float | None = None
     epochs: list[dict[str, Any]] = []
-    """What each closed epoch came to."""
+    """The result of each closed epoch."""
 
     best_evaluation: float | None = None
     evaluations_without_improvement: int = 0
@@ -76,7 +76,7 @@ class Progress(BaseModel):
     """Samples of the largest micro-batch."""
 
     peaks: list[int] = []
-    """The most bytes that each rank has held."""
+    """The most bytes that each rank has allocated."""
 
     seconds: float = 0.0
     """Of training, over all attempts."""
@@ -89,7 +89,7 @@ class Progress(BaseModel):
         return self.skipped_not_finite + self.skipped_no_weight
 
     def epoch_is_over(self, count: int) -> bool:
-        """Whether the end of an epoch of `count` samples waits to be closed: evaluated, kept as a snapshot."""
+        """Whether all `count` samples of an epoch are trained and the epoch is not closed yet."""
         return self.samples // count > len(self.epochs)
 
     def is_over(self, epochs: int) -> bool:

@@ -1,4 +1,4 @@
-"""What rank 0 writes about a run: events, metrics and checkpoints. Every other rank has a silent one."""
+"""What rank 0 writes about a run: events, metrics and checkpoints. On every other rank it writes nothing."""
 
 import shutil
 import time
@@ -12,19 +12,19 @@ from torch.optim import Optimizer
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.contract.errors import SupersededError
+from onyx.training.contract.metrics_csv import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state import checkpoint
 from onyx.training.state.events import Events
-from onyx.training.state.metrics import Metrics, PreferenceRow, Row, TokenRow
 from onyx.training.state.progress import Progress
 
 
 class Recorder:
-    """Rank 0's pen."""
+    """Writes a run's events, metrics and checkpoints."""
 
     def __init__(self, attempt: Attempt, events: Events, progress: Progress, *, first: bool) -> None:
         self.first = first
         self.events = events
-        self.clock = checkpoint.Clock(attempt.spec.training.save_every_updates, progress.update)
+        self.schedule = checkpoint.CheckpointSchedule(attempt.spec.training.save_every_updates, progress.update)
         self._attempt = attempt
         kind = PreferenceRow if attempt.spec.training.objective == "dpo" else TokenRow
         self._metrics = Metrics(attempt.job_dir / "metrics.csv" if first else None, progress.update, kind)
@@ -34,19 +34,19 @@ class Recorder:
         return self._attempt.job_dir / "checkpoints"
 
     def update(self, row: Row, details: Mapping[str, float], *, last: bool) -> None:
-        """An update was made. Details are for whoever watches; metrics.csv has the row."""
+        """Record an update: the row goes to metrics.csv; the event has the details too."""
         self._metrics.add(row)
         self.events.metrics(f"update {row.update}: loss {row.loss:.4f}", {**asdict(row), **details}, last=last)
 
     def due(self, update: int) -> bool:
-        """Whether it is time for a checkpoint, and the disk has room for it. One that must be is tried in any case."""
-        if not self.first or not self.clock.due(update):
+        """Whether it is time for a checkpoint and the disk has space for it. The last one of a run is always tried."""
+        if not self.first or not self.schedule.due(update):
             return False
         free = shutil.disk_usage(self._attempt.job_dir).free
         if free >= self._attempt.free_disk_bytes + checkpoint.size(self.checkpoints):
             return True
-        self.clock.put_off(update)
-        self.events.say(
+        self.schedule.postpone(update)
+        self.events.emit(
             event_kinds.MESSAGE,
             f"the disk of ONYX_HOME has {free} bytes left: no checkpoint at update {update}, the last one stays",
             {"update": update, "free_bytes": free},
@@ -60,11 +60,11 @@ class Recorder:
             return
         self.refuse_if_superseded()
         started = time.monotonic()
-        self._metrics.keep()
+        self._metrics.sync()
         path = checkpoint.save(self.checkpoints, progress, model, optimizer)
         seconds = time.monotonic() - started
-        self.clock.saved(progress.update, seconds)
-        self.events.say(
+        self.schedule.saved(progress.update, seconds)
+        self.events.emit(
             event_kinds.CHECKPOINT,
             f"saved at update {progress.update}",
             {
@@ -80,7 +80,7 @@ class Recorder:
         self._metrics.close()
 
     def refuse_if_superseded(self) -> None:
-        """What an attempt leaves behind belongs to the job, so only the latest may leave anything."""
+        """Raise SupersededError when there is a later attempt: only the latest may write to the job."""
         attempts = self._attempt.attempt_dir.parent
         latest = max((int(each.name) for each in attempts.iterdir() if each.name.isdecimal()), default=0)
         if latest > self._attempt.number:

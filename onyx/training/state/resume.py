@@ -1,33 +1,37 @@
-"""Where an attempt begins: at the job's last checkpoint, with the journal of the attempts before it."""
+"""Where an attempt begins: at the job's last checkpoint, with the journal of all attempts before it."""
 
 import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
 from onyx import fs
+from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
-from onyx.training.rank.rank_group import Ranks
-from onyx.training.state import checkpoint, journal
+from onyx.training.state import checkpoint
 from onyx.training.state.events import Events
-from onyx.training.state.journal import Journal, Line
+from onyx.training.state.journal import Journal, JournalLine, dump_lines, load_lines, read_journal
 from onyx.training.state.progress import Progress, Steering
+
+if TYPE_CHECKING:
+    from onyx.training.rank.rank_group import Ranks
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """What an attempt begins with."""
+class ResumePoint:
+    """The last checkpoint, if there is one, and the journal."""
 
     checkpoint: Path | None
-    lines: list[Line]
+    lines: list[JournalLine]
 
 
-def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
-    """Rank 0 looks, and all follow: two looks at a directory might not see the same."""
+def find_resume_point(attempt: Attempt, ranks: "Ranks") -> ResumePoint:
+    """Rank 0 reads the directory and all ranks follow: two readings might differ."""
     parent = attempt.job_dir / "checkpoints"
     text = ""
     if ranks.first:
@@ -35,34 +39,36 @@ def find_beginning(attempt: Attempt, ranks: Ranks) -> Beginning:
         fs.sweep(parent)
         fs.sweep(attempt.job_dir / "snapshots")
         found = _latest_sound(parent)
-        lines = journal.read_journal(attempt.job_dir, before=attempt.number)
-        text = json.dumps({"checkpoint": found.name if found else None, "lines": journal.dump(lines)})
-    answer = json.loads(ranks.from_first(text))
+        lines = read_journal(attempt.job_dir, before=attempt.number)
+        text = json.dumps({"checkpoint": found.name if found else None, "lines": dump_lines(lines)})
+    answer = json.loads(ranks.broadcast(text))
     name = answer["checkpoint"]
-    return Beginning(checkpoint=parent / name if name else None, lines=journal.load(answer["lines"]))
+    return ResumePoint(checkpoint=parent / name if name else None, lines=load_lines(answer["lines"]))
 
 
-def begin(attempt: Attempt, beginning: Beginning, events: Events) -> tuple[Progress, Journal]:
-    """The progress to go on from, and says so."""
+def start_or_resume(attempt: Attempt, point: ResumePoint, events: Events) -> tuple[Progress, Journal]:
+    """The progress and journal to go on with. An event says from which update."""
     given = tuple(share.token_budget for share in attempt.shares)
-    log = Journal(events, beginning.lines)
-    if beginning.checkpoint is None:
+    journal = Journal(events, point.lines)
+    if point.checkpoint is None:
         spec = attempt.spec
         steering = Steering(budgets=given, window=spec.window, clipping=spec.training.gradient_clipping)
-        events.say("message", "training begins")
-        return Progress(steering=steering), log
-    progress = checkpoint.read_progress(beginning.checkpoint)
+        events.emit(event_kinds.MESSAGE, "training begins")
+        return Progress(steering=steering), journal
+    progress = checkpoint.read_progress(point.checkpoint)
     where = {"update": progress.update, "samples": progress.samples}
-    events.say("message", f"resumed from update {progress.update}", where)
+    events.emit(event_kinds.MESSAGE, f"resumed from update {progress.update}", where)
     before = progress.steering
     if len(before.budgets) != len(given):
-        events.say("message", f"{len(given)} ranks go on where {len(before.budgets)} stopped: equal within rounding")
+        events.emit(
+            event_kinds.MESSAGE, f"{len(given)} ranks go on where {len(before.budgets)} stopped: equal within rounding"
+        )
         progress.steering = before.model_copy(update={"budgets": given})
-    return progress, log
+    return progress, journal
 
 
 def _latest_sound(parent: Path) -> Path | None:
-    """The newest checkpoint that can be read. One that a disk spoilt is passed over: that is what the other is for."""
+    """The newest readable checkpoint. A damaged one is skipped; the one before it is kept for this case."""
     for path in reversed(checkpoint.complete(parent)):
         try:
             checkpoint.read_progress(path)

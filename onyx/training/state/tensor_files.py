@@ -1,7 +1,7 @@
 """safetensors files, written tensor by tensor.
 
-The library's own writer first copies all tensors into memory, which a rank that saves under a memory limit does not
-have. The format is a length, a JSON header and the bytes.
+The library's own writer first copies all tensors, and a rank under a memory limit has no memory for the copies. The
+format is a length, a JSON header and the bytes.
 """
 
 import json
@@ -34,7 +34,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path, into: Mapping[str, Tensor]) -> None:
-    """Copy what the file holds into tensors that are there already: exactly these, of the same shape and kind."""
+    """Copy a file's tensors into allocated ones. Names, shapes and types must be exactly the same."""
     with safe_open(path, framework="pt") as file:
         stored = set(file.keys())
         if stored != set(into):

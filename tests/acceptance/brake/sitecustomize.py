@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MODULE = "onyx.training.state.metrics"
+MODULE = "onyx.training.contract.metrics_csv"
 
 
 class Brake(importlib.abc.MetaPathFinder):

@@ -60,14 +60,14 @@ def test_weighted_windows_are_the_big_batch(sizes: list[int], steps: int, dtype:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_it_fires_on_every_nth_call(steps: int) -> None:
+def test_every_nth_call_updates(steps: int) -> None:
     model = make_model()
     reports = feed(accumulator(accumulation_steps=steps), model, SGD(model.parameters(), lr=0.1), 12)
     assert [report["should_update"] for report in reports] == [(i + 1) % steps == 0 for i in range(12)]
     assert [report["accumulation_step"] for report in reports] == [i % steps + 1 for i in range(12)]
 
 
-def test_the_report_speaks_of_the_window_also_on_the_update() -> None:
+def test_the_report_of_the_last_micro_batch_has_the_figures_of_the_full_window() -> None:
     model = make_model()
     acc = accumulator(gradient_clipping=None)
     losses = [mean_loss(model, batch) for batch in make_batches([3, 3, 3, 3])]
@@ -95,7 +95,7 @@ def test_weights_count_samples() -> None:
     assert report["should_update"]
 
 
-def test_a_window_of_no_weight_is_skipped_and_said_so() -> None:
+def test_a_window_of_weight_zero_is_skipped_and_reported_as_skipped() -> None:
     model = make_model()
     before = flat(model)
     acc = accumulator(accumulation_steps=2)
@@ -162,7 +162,7 @@ def test_norms_are_of_unscaled_gradients() -> None:
     assert report["backward_stats"]["overflow_detected"] is False
 
 
-def test_overflow_shows_in_the_record() -> None:
+def test_an_overflow_is_in_the_report() -> None:
     model = make_model()
     acc = accumulator(accumulation_steps=1)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
@@ -192,7 +192,7 @@ def test_overflow_shows_in_the_record() -> None:
     assert acc.get_accumulation_stats()["mixed_precision_enabled"] is True
 
 
-def test_n_changed_in_mid_window_waits_for_the_next() -> None:
+def test_a_change_of_n_applies_from_the_next_window() -> None:
     model = make_model()
     acc = accumulator(accumulation_steps=4)
     optimizer = SGD(model.parameters())
@@ -238,7 +238,7 @@ def test_skipped_updates_do_not_advance_the_warmup() -> None:
     assert acc.should_update()
 
 
-def test_should_update_speaks_of_the_micro_batch_to_come() -> None:
+def test_should_update_is_about_the_next_micro_batch() -> None:
     model = make_model()
     acc = accumulator(accumulation_steps=2)
     optimizer = SGD(model.parameters())
@@ -302,7 +302,7 @@ def test_effective_batch_and_learning_rate_scale() -> None:
         acc.get_effective_batch_size(0)
 
 
-def test_logging_fields(caplog: pytest.LogCaptureFixture) -> None:
+def test_logging_settings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="onyx.server.features.ads.gradient_accumulation")
     model = make_model()
     quiet = accumulator(accumulation_steps=1, log_accumulation=False, log_memory_usage=False)
@@ -344,7 +344,7 @@ def test_the_scaler_is_never_none_and_does_nothing_on_a_cpu() -> None:
     assert acc.scaler.is_enabled() is torch.accelerator.is_available()
 
 
-def test_a_config_must_be_one() -> None:
+def test_anything_but_a_config_is_refused() -> None:
     with pytest.raises(ValueError, match="config must be a GradientAccumulationConfig"):
         GradientAccumulator({"accumulation_steps": 4})  # type: ignore[arg-type]
     acc = accumulator()
@@ -352,7 +352,7 @@ def test_a_config_must_be_one() -> None:
         acc.config = None  # type: ignore[assignment]
 
 
-def test_a_scaler_must_be_one() -> None:
+def test_anything_but_a_scaler_is_refused() -> None:
     model = make_model()
     with pytest.raises(ValueError, match="scaler must be a torch GradScaler"):
         accumulator().accumulate_gradients(

@@ -49,7 +49,7 @@ def test_without_adjustment_it_is_the_target_or_8() -> None:
 
 
 @pytest.mark.parametrize("gpu_ids", [[], [7], [0, 9]])
-def test_unknown_gpus_are_an_error_that_names_those_there_are(gpu_ids: list[int]) -> None:
+def test_unknown_gpus_are_an_error_that_names_the_existing_ones(gpu_ids: list[int]) -> None:
     with pytest.raises(ValueError, match=r"No valid GPUs found .*this host has: 0, 1, 2, 3"):
         OnGpus(GradientAccumulationConfig()).calculate_optimal_batch_size(MODEL, gpu_ids)
 
@@ -77,7 +77,7 @@ def test_update_config_picks_batch_then_steps_from_the_next_window_on() -> None:
     assert [i for i, fire in enumerate(fired) if fire] == [2, 13]
 
 
-def test_without_gpus_update_config_plans_for_the_cpu_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_gpus_update_config_plans_for_the_cpu_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     acc = OnCpu(GradientAccumulationConfig(target_batch_size=12))
     acc.update_config(MODEL, [0, 1])
     assert acc.config.effective_batch_size == 12
@@ -91,7 +91,7 @@ def test_without_a_target_n_stays() -> None:
     assert (acc.config.accumulation_steps, acc.config.effective_batch_size) == (5, 30)
 
 
-def test_without_a_planner_it_is_the_wish_or_the_default() -> None:
+def test_without_a_planner_it_is_the_target_or_the_default() -> None:
     acc = AdaptiveGradientAccumulator(GradientAccumulationConfig(target_batch_size=16))
     if not torch.accelerator.is_available():
         acc.update_config(MODEL, [0])

@@ -63,7 +63,7 @@ def test_fields_and_defaults_in_the_documented_order() -> None:
         *[("accumulation_scheduler", value) for value in ("square", "", 3)],
     ],
 )
-def test_nonsense_is_refused_by_name(field: str, value: Any) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_field(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field} must be"):
         GradientAccumulationConfig(**{field: value})
 

@@ -13,14 +13,14 @@ from onyx.server.features.ads.gradient_accumulation import (
 )
 
 
-def test_leaving_inside_a_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_leaving_an_open_window_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Linear(1, 1)
     optimizer = SGD(model.parameters())
     accumulator = GradientAccumulator(GradientAccumulationConfig(accumulation_steps=2))
     with gradient_accumulation_context(accumulator) as inner:
         assert inner is accumulator
         inner.accumulate_gradients(model(torch.ones(1, 1)).sum(), model, optimizer)
-    assert "left inside a window (1 of 2 micro-batches)" in caplog.text
+    assert "ended inside a window (1 of 2 micro-batches)" in caplog.text
     caplog.clear()
     with gradient_accumulation_context(accumulator):
         accumulator.accumulate_gradients(model(torch.ones(1, 1)).sum(), model, optimizer)

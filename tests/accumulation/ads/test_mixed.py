@@ -16,10 +16,10 @@ class Fp16OnCpu(GradientAccumulationConfig):
         return Precision.FP16 if self.mixed_precision and self.amp_enabled else Precision.FLOAT32
 
 
-def test_half_precision_tensors_kept_for_backward_are_what_is_saved() -> None:
+def test_saved_bytes_count_half_precision_tensors_kept_for_backward() -> None:
     layer = nn.Linear(4, 4)
     mixed = MixedPrecision(Fp16OnCpu())
-    with mixed.weigh(), mixed.autocast():
+    with mixed.measure_saved_bytes(), mixed.autocast():
         layer(torch.randn(3, 4)).relu().sum()
     # relu keeps its result (3 × 4) and the product its input (3 × 4), each number at 2 bytes less.
     assert mixed.bytes_saved == 2 * (12 + 12)
@@ -48,7 +48,7 @@ def test_memory_efficient_keeps_no_copies_of_the_weights() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"mixed_precision": False}, {"amp_enabled": False}])
-def test_switched_off_it_has_no_record(settings: dict[str, Any]) -> None:
+def test_switched_off_it_counts_nothing(settings: dict[str, Any]) -> None:
     mixed = MixedPrecision(Fp16OnCpu(**settings))
     assert not mixed.enabled
     assert mixed.stats() == {}

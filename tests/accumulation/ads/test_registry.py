@@ -6,7 +6,7 @@ from torch.optim import SGD
 from onyx.server.features.ads.gradient_accumulation import GradientAccumulationAPI, GradientAccumulationConfig
 
 
-def test_the_life_of_a_training() -> None:
+def test_create_read_update_and_clean_up_a_training() -> None:
     api = GradientAccumulationAPI()
     assert api.create_accumulator(GradientAccumulationConfig(), "one") == "one"
     assert api.get_accumulation_stats("one")["accumulation_steps"] == 4
@@ -18,7 +18,7 @@ def test_the_life_of_a_training() -> None:
         api.get_accumulation_stats("one")
 
 
-def test_unknown_ids() -> None:
+def test_unknown_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="Training ID nobody not found"):
         GradientAccumulationAPI().update_config("nobody", GradientAccumulationConfig())
 
@@ -35,7 +35,7 @@ def test_cleanup_drops_open_gradients() -> None:
         api.get_accumulator("b")
 
 
-def test_an_id_is_a_name_and_used_once() -> None:
+def test_an_id_is_a_string_and_used_once() -> None:
     api = GradientAccumulationAPI()
     api.create_accumulator(GradientAccumulationConfig(), "a")
     with pytest.raises(ValueError, match="exists already"):

@@ -40,7 +40,7 @@ def test_the_gradient_that_is_applied_is_the_big_batch_gradient(sizes: list[int]
     assert difference(seen[0], expected) < TOLERANCE[dtype]
 
 
-def test_the_answers_of_a_window() -> None:
+def test_the_results_of_a_window() -> None:
     model, accumulator = slope(effective_batch_size=16)
     answers = [accumulator.accumulate_gradients(model(1.0) + loss) for loss in (1.0, 2.0, 3.0, 4.0)]
     assert [answer["accumulation_step"] for answer in answers] == [1, 2, 3, 4]
@@ -99,7 +99,7 @@ def test_accumulation_steps_is_the_length() -> None:
         )
 
 
-def test_a_length_changed_in_mid_window_waits_for_the_next() -> None:
+def test_a_changed_length_applies_from_the_next_window() -> None:
     model, accumulator = slope(accumulation_steps=2)
     accumulator.accumulate_gradients(model(1.0))
     accumulator.config.accumulation_steps = 3
@@ -125,7 +125,7 @@ def test_loss_scaling_off_sums() -> None:
     assert before - model.weight.item() == pytest.approx(3.0)
 
 
-def test_loss_scaling_off_sums_what_the_caller_differentiated() -> None:
+def test_loss_scaling_off_sums_the_gradients_of_the_callers_backward() -> None:
     model, accumulator = slope(loss_scaling=False, accumulation_steps=2)
     for value in (1.0, 2.0):
         loss = model(value)
@@ -159,7 +159,7 @@ def test_clipping_covers_all_groups_and_is_optional() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nan_handling_skips_counts_and_goes_on(bad: float) -> None:
+def test_nan_handling_skips_the_update_and_counts_it(bad: float) -> None:
     model = nn.Linear(1, 1)
     optimizer = AdamW(model.parameters(), lr=0.1)
     scheduler = StepLR(optimizer, step_size=1, gamma=0.5)
@@ -182,7 +182,7 @@ def test_nan_handling_skips_counts_and_goes_on(bad: float) -> None:
     assert not torch.equal(model.weight, before)
 
 
-def test_nan_handling_off_applies_what_there_is_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_nan_handling_off_applies_a_nan_and_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     model, accumulator = slope(accumulation_steps=1, nan_handling=False)
     accumulator.accumulate_gradients(model(math.nan))
     assert math.isnan(model.weight.item())
@@ -246,19 +246,19 @@ def test_nothing_works_before_setup(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [None, {"accumulation_steps": 4}, 4])
-def test_a_config_is_a_config(config: Any) -> None:
+def test_anything_but_a_config_is_refused(config: Any) -> None:
     with pytest.raises(ValueError, match="config must be a GradientAccumulationConfig"):
         GradientAccumulator(config)
 
 
-def test_a_second_setup_starts_a_window_of_its_own() -> None:
+def test_a_second_setup_starts_a_new_window() -> None:
     model, accumulator = slope()
     accumulator.accumulate_gradients(model(100.0))
     accumulator.setup_training(model, SGD(model.parameters(), lr=1.0), nn.MSELoss())
     assert applied(model, accumulator, [1.0] * 4) == pytest.approx([1.0])
 
 
-def test_reset_forgets_everything() -> None:
+def test_reset_clears_window_counters_and_readings() -> None:
     model, accumulator = slope()
     applied(model, accumulator, [1.0] * 5)
     accumulator.reset()

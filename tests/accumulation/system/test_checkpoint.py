@@ -69,7 +69,7 @@ def test_a_checkpoint_within_a_window_resumes_to_the_bit(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("field", ["save_accumulation_state", "restore_accumulation_state"])
-def test_the_accumulators_state_can_be_left_out(tmp_path: Path, field: str) -> None:
+def test_the_state_of_the_accumulator_is_optional(tmp_path: Path, field: str) -> None:
     without: dict[str, Any] = {field: False}
     first = trainer(**without)
     for batch in BATCHES[:4]:
@@ -103,7 +103,7 @@ def test_it_is_a_directory_of_safetensors_and_json(tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["here"]
 
 
-def test_saving_again_replaces_the_whole(tmp_path: Path) -> None:
+def test_saving_again_replaces_the_whole_directory(tmp_path: Path) -> None:
     saved = trainer()
     saved.save_checkpoint(tmp_path / "here", 1)
     saved.config.save_accumulation_state = False
@@ -149,7 +149,7 @@ def test_what_is_not_a_checkpoint_is_never_replaced(tmp_path: Path, what: str) -
     assert snapshot(tmp_path) == before
 
 
-def test_a_run_looks_at_the_places_of_its_checkpoints_before_it_trains(tmp_path: Path) -> None:
+def test_train_checks_the_checkpoint_paths_before_the_first_epoch(tmp_path: Path) -> None:
     _fill(tmp_path / "epoch_4", "thesis.txt")
     trained = trainer(checkpoint_frequency=2)
     before = weights(trained)
@@ -168,7 +168,7 @@ def test_an_empty_directory_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
-def test_a_link_leads_to_the_checkpoint(tmp_path: Path) -> None:
+def test_a_symlink_is_followed(tmp_path: Path) -> None:
     saved = trainer()
     saved.save_checkpoint(tmp_path / "there" / "real", 1)
     (tmp_path / "here").symlink_to(tmp_path / "there" / "real")
@@ -189,7 +189,7 @@ trainer().save_checkpoint(sys.argv[1], 1)
 """
 
 
-def test_what_a_killed_process_left_goes_and_what_only_looks_like_it_stays(tmp_path: Path) -> None:
+def test_saving_removes_leftovers_of_a_killed_process_but_no_foreign_directory_of_such_a_name(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "here")], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob(".here.*.part/model.safetensors"))) == 1
@@ -213,7 +213,7 @@ def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
-def test_a_crash_between_the_two_moves_loses_nothing(tmp_path: Path) -> None:
+def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     saved = trainer()
     saved.save_checkpoint(tmp_path / "here", 1)
     (tmp_path / "here").rename(tmp_path / ".here.old")
@@ -221,7 +221,7 @@ def test_a_crash_between_the_two_moves_loses_nothing(tmp_path: Path) -> None:
     assert saved.current_epoch == 1
 
 
-def test_a_checkpoint_without_a_scaler_loads_with_one_and_the_other_way_round(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_scaler_loads_into_a_trainer_with_one_and_the_reverse(tmp_path: Path) -> None:
     for name, scaled in (("plain", False), ("scaled", True)):
         first = trainer(scaled=scaled)
         first.train_epoch(BATCHES)

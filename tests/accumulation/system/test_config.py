@@ -58,7 +58,7 @@ def test_names_may_be_strings() -> None:
     assert config.strategy is AccumulationStrategy.LAYER_WISE
 
 
-def test_two_configs_share_nothing() -> None:
+def test_two_configs_share_no_list_or_dict() -> None:
     one, other = GradientAccumulationConfig(), GradientAccumulationConfig()
     one.layer_accumulation_weights["weight"] = 0.5
     assert other.layer_accumulation_weights == {}
@@ -107,7 +107,7 @@ def test_the_threshold_is_a_share(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1", True, None])
-def test_the_norm_is_positive(value: Any) -> None:
+def test_the_clipping_norm_is_positive(value: Any) -> None:
     with pytest.raises(ValueError, match="clipping_norm must be > 0 and finite"):
         GradientAccumulationConfig(clipping_norm=value)
 
@@ -137,7 +137,7 @@ def test_group_weights_are_numbers_by_group(value: Any) -> None:
         GradientAccumulationConfig(parameter_group_weights=value)
 
 
-def test_progressive_mode_needs_something_to_follow() -> None:
+def test_progressive_mode_needs_a_schedule_or_progressive_scaling() -> None:
     with pytest.raises(ValueError, match="needs an accumulation_schedule"):
         GradientAccumulationConfig(mode=AccumulationMode.PROGRESSIVE)
     GradientAccumulationConfig(mode=AccumulationMode.PROGRESSIVE, progressive_scaling=True)

@@ -43,14 +43,14 @@ def test_memory_usage_is_the_share_of_the_device() -> None:
     assert accumulator.get_accumulation_stats()["memory_usage"] == 0.25
 
 
-def test_a_nan_is_looked_for_before_clipping_and_stepping() -> None:
+def test_a_nan_is_detected_before_clipping_and_stepping() -> None:
     model, accumulator = slope(gradient_clipping=True, accumulation_steps=2)
     assert applied(model, accumulator, [1.0, float("nan"), 0.5, 0.5]) == [0.0, 0.5]
     assert accumulator.get_accumulation_stats()["nan_detected"]
     assert accumulator.get_accumulation_stats()["total_optimizer_steps"] == 1
 
 
-def test_the_schedule_acts() -> None:
+def test_the_schedule_is_used() -> None:
     """[2, 4, 8, 16] acted as N = 4."""
     model, accumulator = slope(mode="progressive", accumulation_schedule=[2, 4, 8, 16], accumulation_steps=4)
     assert lengths(accumulator, model, 5) == [2, 4, 8, 16, 16]

@@ -59,7 +59,7 @@ def test_equal_micro_batches_need_no_weights(count: int, length: int, dtype: tor
 
 @given(sizes=ragged_sizes, length=window_lengths, dtype=dtypes, reduction=st.sampled_from(["mean", "sum"]))
 @settings(max_examples=40)
-def test_a_trainer_weighs_by_samples(sizes: list[int], length: int, dtype: torch.dtype, reduction: str) -> None:
+def test_a_trainer_weights_by_samples(sizes: list[int], length: int, dtype: torch.dtype, reduction: str) -> None:
     model, batches = make_model(dtype), make_batches(sizes, dtype)
     expected = big_batch_weights(model, batches, length)
     trainer = GradientAccumulationTrainer(config_of(accumulation_steps=length), gauge=Dial(0.5))
@@ -136,7 +136,7 @@ def test_a_sum_loss_is_reported_per_sample_too() -> None:
     assert abs(trainer.validate_epoch(batches)["val_loss"] - expected) < 1e-12
 
 
-def test_an_accumulator_over_clipping_is_the_clipped_big_batch() -> None:
+def test_a_clipped_window_is_the_clipped_big_batch() -> None:
     model, batches = make_model(torch.float64), make_batches([4] * 4, torch.float64)
     big = copy.deepcopy(model)
     optimizer = SGD(big.parameters(), lr=0.1)

@@ -30,7 +30,7 @@ def test_pure_noise_is_infinite() -> None:
     assert noise.value == math.inf
 
 
-def test_one_micro_batch_or_nonsense_teaches_nothing() -> None:
+def test_one_micro_batch_or_a_nan_gives_no_estimate() -> None:
     noise = NoiseScale()
     noise.observe(1, 2.0, 1.0)
     noise.observe(4, math.nan, 1.0)
@@ -49,7 +49,7 @@ def test_adaptive_goes_up_and_down_within_its_bounds() -> None:
     assert schedule.length(3) == 1
 
 
-def test_adaptive_looks_again_at_n_1() -> None:
+def test_adaptive_takes_every_eighth_window_longer_at_n_1() -> None:
     noise = NoiseScale()
     noise.observe(2, small=1.0, big=1.0)
     found = [Adaptive(noise, start=2, most=4).length(update) for update in range(9)]

@@ -119,7 +119,7 @@ def test_the_config_stays_the_accumulators_own(tmp_path: Path, caplog: pytest.Lo
     assert "accumulation_steps, clipping_norm" in caplog.text
 
 
-def test_loading_drops_what_was_open(tmp_path: Path) -> None:
+def test_loading_drops_an_open_window(tmp_path: Path) -> None:
     model, _, accumulator = fresh(make_model())
     accumulator.save_accumulation_state(tmp_path / "state")
     feed(model, accumulator, make_batches([2]))

@@ -27,7 +27,7 @@ def setup(**changes: Any) -> GradientAccumulator:
 
 
 @pytest.mark.parametrize("owner", [GradientAccumulator, GradientAccumulationTrainer])
-def test_the_parts_can_be_read_back(owner: type[GradientAccumulator | GradientAccumulationTrainer]) -> None:
+def test_the_parts_can_be_read(owner: type[GradientAccumulator | GradientAccumulationTrainer]) -> None:
     model, criterion = make_model(), nn.CrossEntropyLoss()
     optimizer = SGD(model.parameters(), lr=0.1)
     scheduler = LambdaLR(optimizer, lambda _: 1.0)
@@ -82,7 +82,7 @@ def test_float32_needs_no_scaler_and_a_given_one_is_used() -> None:
     assert setup(scaler=dynamic).scaler is dynamic
 
 
-def test_half_precision_is_the_cores_decision() -> None:
+def test_float16_on_the_cpu_becomes_float32() -> None:
     """On the CPU float16 comes to float32, which needs no scaler."""
     accumulator = setup(precision="fp16", device="cpu")
     assert accumulator.setup.precision is Precision.FLOAT32
@@ -173,7 +173,7 @@ def test_a_parameter_left_out_is_not_decayed_and_has_no_state() -> None:
     assert model.first not in optimizer.state
 
 
-def test_a_parameter_left_out_cannot_spoil_an_update() -> None:
+def test_a_nan_in_a_left_out_parameter_does_not_skip_the_update() -> None:
     model = Three()
     weights = {"first": 0.0}
     scaler = torch.amp.GradScaler("cpu")
@@ -198,7 +198,7 @@ def test_an_unknown_group_is_refused_with_the_known_ones() -> None:
         accumulator_of(model, groups(model), strategy="parameter_groups", parameter_group_weights={"group_2": 1.0})
 
 
-def test_layer_weights_that_nobody_reads_are_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_layer_weights_that_are_not_used_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="onyx")
     model = Three()
     accumulator = accumulator_of(model, groups(model), layer_accumulation_weights={"conv1.weight": 0.5})

@@ -1,4 +1,9 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from onyx.accumulation.system.statefile import read_state, write_state
+from onyx.accumulation.system.statefile import LEFTOVER_SECONDS, read_state, write_state
 
 scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)
 trees = st.recursive(
@@ -56,6 +61,35 @@ def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+KILLED = """
+import os, signal, sys
+from onyx import fs
+from onyx.accumulation.system.statefile import write_state
+
+fs.move_into_place = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+write_state(sys.argv[1], {"a": 1})
+"""
+
+
+def test_writing_again_removes_what_a_killed_process_left_of_this_file_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("state", "state.best"):
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    (tmp_path / ".state.mine.part").write_text("a file of the user")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 3
+    write_state(tmp_path / "state", {"a": 2})  # the leftover is young: another process may be writing it
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "state"]
+
+    old = time.time() - LEFTOVER_SECONDS - 60
+    for path in tmp_path.iterdir():
+        os.utime(path, (old, old))
+    write_state(tmp_path / "state", {"a": 3})
+    other = [name for name in names if name.startswith(".state.best.")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".state.mine.part", *other, "state"])
+    assert read_state(tmp_path / "state") == {"a": 3}
+
+
 def test_what_is_neither_tensor_nor_json_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state\.a\.0 cannot be saved: object"):
         write_state(tmp_path / "state", {"a": [object()]})
@@ -70,6 +104,6 @@ def test_a_foreign_file_is_refused(content: bytes, tmp_path: Path) -> None:
         read_state(path)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no saved state"):
         read_state(tmp_path / "nowhere")

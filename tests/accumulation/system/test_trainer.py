@@ -24,7 +24,7 @@ def loader(samples: int = 20, batch_size: int = 2) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, y), batch_size=batch_size)
 
 
-def test_the_answers_of_a_step() -> None:
+def test_the_result_of_a_step() -> None:
     trainer = trainer_of(make_model(), accumulation_steps=2, effective_batch_size=4)
     first, second = (trainer.train_step(*batch) for batch in make_batches([4, 4]))
     assert set(first) == {
@@ -42,7 +42,7 @@ def test_the_answers_of_a_step() -> None:
     assert type(first["loss"]) is float
 
 
-def test_the_answers_of_a_step_that_was_cut() -> None:
+def test_the_result_of_a_step_that_was_cut() -> None:
     trainer = trainer_of(make_model(), accumulation_steps=2, effective_batch_size=4)
     result = trainer.train_step(*make_batches([12])[0])
     assert result["output_shape"] == torch.Size([12, 3])
@@ -51,7 +51,7 @@ def test_the_answers_of_a_step_that_was_cut() -> None:
     assert trainer.accumulator.state.optimizer_steps == 1
 
 
-def test_the_answers_of_an_epoch() -> None:
+def test_the_result_of_an_epoch() -> None:
     trainer = trainer_of(make_model(), accumulation_steps=4, effective_batch_size=2)
     result = trainer.train_epoch(loader(20))
     assert set(result) == {"epoch_loss", "num_batches", "optimization_steps", "effective_batch_size"}
@@ -134,7 +134,7 @@ def test_the_stats_of_a_run() -> None:
     assert len(stats["training_history"]) == 2
 
 
-def test_a_second_train_goes_on() -> None:
+def test_a_second_train_trains_further_epochs() -> None:
     trainer = trainer_of(make_model())
     for _ in range(2):
         trainer.train(loader(), num_epochs=2, save_dir=None)
@@ -162,7 +162,7 @@ def test_nothing_works_before_setup(tmp_path: Path) -> None:
     assert trainer.get_training_stats()["current_epoch"] == 0
 
 
-def test_pressure_in_mid_run_changes_the_cut_and_not_the_result() -> None:
+def test_memory_pressure_changes_the_cut_and_not_the_result() -> None:
     calm, pressed = make_model(torch.float64), make_model(torch.float64)
     batches = make_batches([8] * 8, torch.float64)
     same: dict[str, Any] = {
@@ -182,7 +182,7 @@ def test_pressure_in_mid_run_changes_the_cut_and_not_the_result() -> None:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_forward_runs_in_the_precision_that_was_asked_for(precision: Precision) -> None:
+def test_forward_runs_in_the_given_precision(precision: Precision) -> None:
     """Looks at autocast only and multiplies no matrices, which the CPU may not survive in bfloat16."""
     seen: list[torch.dtype] = []
 

@@ -50,7 +50,7 @@ def test_an_injected_inf_skips_exactly_one_update(kind: str, nan_handling: bool)
 
 
 @pytest.mark.parametrize("nan_handling", [True, False])
-def test_a_disabled_scaler_protects_from_nothing(nan_handling: bool) -> None:
+def test_a_disabled_scaler_skips_no_update(nan_handling: bool) -> None:
     model, accumulator = slope(accumulation_steps=1, nan_handling=nan_handling)
     accumulator.scaler = torch.amp.GradScaler("cpu", enabled=False)
     accumulator.accumulate_gradients(model(math.nan))
@@ -67,7 +67,7 @@ def test_scaled_training_is_unscaled_training() -> None:
     assert difference(flat(scaled), flat(plain)) < 1e-6
 
 
-def test_what_the_caller_differentiated_unscaled_is_not_unscaled() -> None:
+def test_unscaled_gradients_of_the_callers_backward_are_not_unscaled() -> None:
     model, accumulator = slope(accumulation_steps=2)
     scaler = torch.amp.GradScaler("cpu")
     accumulator.scaler = scaler
@@ -90,7 +90,7 @@ def test_the_noise_is_measured_on_unscaled_gradients() -> None:
     assert values[1] == pytest.approx(values[0])
 
 
-def test_a_nan_is_seen_before_anything_is_applied() -> None:
+def test_a_nan_is_detected_before_anything_is_applied() -> None:
     """Clipping spreads a NaN over all gradients: the check must not come after it, and the weights must not move."""
     model = make_model()
     before = flat(model)
@@ -209,7 +209,7 @@ def test_adaptive_scaling_off_does_not_follow() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"loss_scaling": False}, {"strategy": "adaptive_layers"}])
-def test_the_noise_is_the_raw_gradients_whatever_is_applied(changes: dict[str, Any]) -> None:
+def test_the_noise_is_measured_before_a_strategy_changes_gradients(changes: dict[str, Any]) -> None:
     found = quadratic(noise=math.sqrt(6.0), **changes)[30:]
     assert found == quadratic(noise=math.sqrt(6.0))[30:]
 
@@ -232,7 +232,7 @@ def test_the_noise_can_be_measured_on_uneven_windows() -> None:
     assert accumulator.noise.value == pytest.approx(6.6 / 2 / 0.6)
 
 
-def test_a_window_without_weight_says_nothing_about_the_noise() -> None:
+def test_a_window_without_weight_does_not_change_the_noise() -> None:
     model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
     for _ in range(2):
         accumulator.accumulate_gradients(model(1.0), weight=0)

@@ -116,7 +116,7 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
     here.run_dir.mkdir(parents=True)
     command = [sys.executable, "-c", WRITER, str(here.home)]
     writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0, 0]
     files = list(here.home.glob("audit.jsonl*"))
     found = [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(200))
@@ -134,7 +134,7 @@ def locked(at: Settings) -> Iterator[threading.Event]:
         with (at.run_dir / "audit.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.set()
-            let_go.wait(30)
+            let_go.wait(600)
 
     holder = threading.Thread(target=hold)
     holder.start()

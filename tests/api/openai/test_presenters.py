@@ -3,7 +3,7 @@ from pathlib import Path
 
 from onyx.api.openai.presenters import job_answer
 from onyx.jobs.ids import result_file_id
-from onyx.jobs.models import Progress
+from onyx.jobs.models import JobProgress
 from onyx.jobs.status import JobStatus
 from onyx.training.contract.attempt import Failure
 from onyx.training.contract.spec import DataSpec
@@ -11,7 +11,7 @@ from tests.api.openai.jobs import job_of
 
 
 def test_a_running_job_says_when_it_will_be_done() -> None:
-    progress = Progress(update=1, seconds_left=30.5)
+    progress = JobProgress(update=1, seconds_left=30.5)
     job = job_of(status=JobStatus.RUNNING, progress=progress, progress_at=1000.0)
     assert job_answer(job, frozenset()).estimated_finish == 1030
     assert job_answer(dataclasses.replace(job, status=JobStatus.PAUSED), frozenset()).estimated_finish is None

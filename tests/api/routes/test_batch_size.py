@@ -3,7 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
-from onyx.jobs.models import Progress
+from onyx.jobs.models import JobProgress
 from onyx.settings import Settings
 from tests.api.lives import start
 from tests.api.service import AT, make_job, service
@@ -50,7 +50,7 @@ def test_monitoring_shows_real_jobs(here: Settings) -> None:
     with service(here) as client:
         assert client.post(f"{AT}/optimize", json={"action": "monitor"}).json()["details"]["running"] == {}
         job = make_job(client)
-        start(here, progress=Progress(update=3))
+        start(here, progress=JobProgress(update=3))
         running = client.post(f"{AT}/optimize", json={"action": "monitor"}).json()["details"]["running"]
     assert {name: progress["update"] for name, progress in running.items()} == {job: 3}
 

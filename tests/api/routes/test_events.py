@@ -9,7 +9,7 @@ from onyx.settings import Settings
 from onyx.training.contract.attempt import Event
 from tests.api.lives import end
 from tests.api.service import AT, make_job, service
-from tests.jobs.world import RESULT
+from tests.jobs.store_harness import RESULT
 
 STREAM = {"Accept": "text/event-stream"}
 

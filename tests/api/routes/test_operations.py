@@ -11,7 +11,7 @@ from onyx.jobs.disk_quota import free_bytes
 from onyx.jobs.home import Home
 from onyx.settings import Settings
 from tests.api.service import at_home, make_key, service
-from tests.jobs.world import holder
+from tests.jobs.store_harness import holder
 
 
 def test_ready_once_a_runner_has_reached_the_store(here: Settings) -> None:
@@ -42,7 +42,7 @@ def test_a_slow_disk_keeps_no_other_request_waiting(here: Settings, monkeypatch:
 
         return wrapped
 
-    monkeypatch.setattr(Home, "runner_is_there", looking("lock", Home.runner_is_there))
+    monkeypatch.setattr(Home, "runner_is_alive", looking("lock", Home.runner_is_alive))
     monkeypatch.setattr(gauges, "free_bytes", looking("disk", free_bytes))
     with service(here) as client:
         assert client.get("/readyz").status_code == 503

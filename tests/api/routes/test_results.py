@@ -12,7 +12,7 @@ from onyx.api.routes import results as logs
 from onyx.settings import Settings
 from tests.api.lives import end
 from tests.api.service import AT, make_job, service, settings
-from tests.jobs.world import FAILURE
+from tests.jobs.store_harness import FAILURE
 
 
 def published(client: TestClient, at: Settings) -> str:

@@ -11,7 +11,7 @@ from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
 from onyx.api.routes.stats import MOST_SESSIONS, efficiency, running_jobs
 from onyx.jobs.home import Home
-from onyx.jobs.models import Progress
+from onyx.jobs.models import JobProgress
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event
 from tests.api.lives import start
@@ -25,7 +25,7 @@ def test_the_numbers_of_one_job(here: Settings, monkeypatch: pytest.MonkeyPatch)
     with service(here) as client:
         job = make_job(client)
         assert client.get(f"{AT}/stats/{job}").json()["gradient_norms"] == []
-        start(here, told, progress=Progress(update=1, loss=2.0, samples=8))
+        start(here, told, progress=JobProgress(update=1, loss=2.0, samples=8))
         stats = client.get(f"{AT}/stats/{job}").json()
     assert (stats["accumulation_steps"], stats["current_step"], stats["total_samples"]) == (2, 1, 8)
     assert (stats["gradient_norms"], stats["accumulation_times"], stats["memory_usage"]) == ([0.5], [0.25], [2.0])

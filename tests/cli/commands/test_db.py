@@ -11,7 +11,7 @@ def test_status_before_and_after_an_upgrade(onyx: Onyx) -> None:
     assert onyx("db", "status", "--json").json["migrated"] is True
 
 
-def test_a_database_that_is_not_there(onyx: Onyx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_database(onyx: Onyx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONYX_DATABASE_URL", "postgresql://onyx:hush@127.0.0.1:9/onyx")
     ran = onyx("db", "status")
     assert ran.status == 1
@@ -19,7 +19,7 @@ def test_a_database_that_is_not_there(onyx: Onyx, monkeypatch: pytest.MonkeyPatc
     assert "hush" not in ran.out + ran.err
 
 
-def test_a_setting_that_is_wrong_is_named(onyx: Onyx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_named(onyx: Onyx, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONYX_CPU_DEVICES", "none")
     ran = onyx("db", "status")
     assert ran.status == 2

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.cli.commands import doctor as checks
+from onyx.cli.commands import doctor
 from onyx.settings import Settings
 from tests.cli.conftest import Onyx
 
@@ -21,29 +21,29 @@ def test_a_healthy_host(onyx: Onyx) -> None:
     assert ran.status == int(any(each["level"] == "fail" for each in ran.json))
 
 
-def test_a_home_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_a_home_that_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = checks.home(Settings(home=tmp_path / "file" / "home"))
+    found = doctor.home(Settings(home=tmp_path / "file" / "home"))
     assert found.level == "fail"
     assert "ONYX_HOME" in str(found.advice)
-    assert checks.disk(Settings(home=tmp_path / "not" / "yet")).level in ("ok", "warn", "fail")
+    assert doctor.disk(Settings(home=tmp_path / "not" / "yet")).level in ("ok", "warn", "fail")
 
 
 def test_too_little_memory_is_a_failure(tmp_path: Path) -> None:
-    assert checks.memory(Settings(home=tmp_path, cpu_memory="100MB")).level == "fail"
-    assert "ONYX_CPU_MEMORY" in str(checks.memory(Settings(home=tmp_path, cpu_memory="lots")).advice)
+    assert doctor.memory(Settings(home=tmp_path, cpu_memory="100MB")).level == "fail"
+    assert "ONYX_CPU_MEMORY" in str(doctor.memory(Settings(home=tmp_path, cpu_memory="lots")).advice)
 
 
 def test_old_and_missing_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checks, "PACKAGES", {"torch": (99, 0), "no-such-package": (1, 0)})
-    found = checks.packages(Settings(home=tmp_path))
+    monkeypatch.setattr(doctor, "PACKAGES", {"torch": (99, 0), "no-such-package": (1, 0)})
+    found = doctor.packages(Settings(home=tmp_path))
     assert found.level == "fail"
     assert "no-such-package missing" in found.words
 
 
-def test_a_store_that_is_away(tmp_path: Path) -> None:
-    away = Settings(home=tmp_path, database_url="postgresql://onyx:hush@127.0.0.1:9/onyx")
-    found = checks.store(away)
+def test_an_unreachable_database(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, database_url="postgresql://onyx:hush@127.0.0.1:9/onyx")
+    found = doctor.store(settings)
     assert found.level == "fail"
     assert "hush" not in found.words
-    assert checks.store(Settings(home=tmp_path)).level == "warn"
+    assert doctor.store(Settings(home=tmp_path)).level == "warn"

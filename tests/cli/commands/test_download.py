@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from onyx.cli.commands.download import Stream, _unpack
+from onyx.cli.commands.download import ChunkReader, _unpack
 
 
 def tar_of(*names: str) -> bytes:
@@ -28,7 +28,7 @@ def test_chunks_of_any_size_become_files(tmp_path: Path, size: int) -> None:
     assert (tmp_path / "b" / "c.txt").read_text() == "data"
 
 
-def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
+def test_no_file_is_written_outside_of_the_folder(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     with pytest.raises(tarfile.TarError):
@@ -36,10 +36,10 @@ def test_nothing_leaves_the_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "outside.txt").exists()
 
 
-def test_a_stream_that_breaks_off_is_no_model(tmp_path: Path) -> None:
+def test_a_stream_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(tarfile.TarError):
         _unpack(iter([tar_of("job/a.txt")[:515]]), tmp_path)
 
 
-def test_a_stream_reads_to_its_end() -> None:
-    assert Stream(iter([b"ab", b"cde"])).read() == b"abcde"
+def test_chunks_are_read_to_the_end() -> None:
+    assert ChunkReader(iter([b"ab", b"cde"])).read() == b"abcde"

@@ -1,4 +1,4 @@
-"""A job's whole life from the command line, against a real service."""
+"""A job from submit to delete on the command line, against a real service."""
 
 import json
 from pathlib import Path
@@ -72,13 +72,13 @@ def test_pause_resume_cancel(remote: Onyx, service: OnyxServe, tmp_path: Path) -
     assert "cancelled" in refused.err
 
 
-def test_a_job_that_fails_says_why(remote: Onyx, tmp_path: Path) -> None:
+def test_watching_a_job_that_fails_prints_the_reason(remote: Onyx, tmp_path: Path) -> None:
     ran = remote("jobs", "submit", str(write_samples(tmp_path)), "-m", "no such model", "--watch")
     assert ran.status == 1
     assert "no such model" in ran.err
 
 
-def test_the_services_sentence_is_shown(remote: Onyx, tmp_path: Path) -> None:
+def test_the_services_error_message_is_shown(remote: Onyx, tmp_path: Path) -> None:
     refused = remote("jobs", "submit", str(write_samples(tmp_path)), "-m", "onyx/tiny", "--epochs", "0")
     assert refused.status == 1
     assert "epochs" in refused.err

@@ -1,7 +1,7 @@
 from tests.cli.conftest import Onyx
 
 
-def test_a_key_is_made_listed_and_revoked(onyx: Onyx) -> None:
+def test_a_key_is_created_listed_and_revoked(onyx: Onyx) -> None:
     made = onyx("keys", "create", "laptop", "--owner", "ada", "--json").json
     assert made["secret"].startswith("onyx_")
     assert "secret_hash" not in made
@@ -15,12 +15,12 @@ def test_a_key_is_made_listed_and_revoked(onyx: Onyx) -> None:
     assert "onyx keys list" in again.err
 
 
-def test_the_secret_alone_is_on_stdout(onyx: Onyx) -> None:
+def test_only_the_secret_is_on_stdout(onyx: Onyx) -> None:
     made = onyx("keys", "create", "ci", "--admin")
     assert made.out.strip().startswith("onyx_")
     assert made.out.count("\n") == 1
     assert "admin" in made.err
 
 
-def test_a_name_that_cannot_be_kept(onyx: Onyx) -> None:
+def test_an_empty_name_is_refused(onyx: Onyx) -> None:
     assert onyx("keys", "create", "").status == 2

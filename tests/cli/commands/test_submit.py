@@ -1,7 +1,7 @@
 from tests.cli.conftest import Onyx
 
 
-def test_what_to_train_and_on_what_must_be_said(onyx: Onyx) -> None:
+def test_model_and_data_are_required(onyx: Onyx) -> None:
     assert "--model" in onyx("jobs", "submit", "x.jsonl").err
     ran = onyx("jobs", "submit", "--model", "onyx/tiny")
     assert ran.status == 2

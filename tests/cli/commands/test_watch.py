@@ -15,7 +15,7 @@ def test_the_bar_shows_status_losses_and_figures() -> None:
     assert "update 5/20" in out.getvalue()
 
 
-def test_a_line_names_the_level_that_is_not_usual() -> None:
+def test_an_event_line_names_a_level_other_than_info() -> None:
     event = {"time": 0.0, "level": "warning", "message": "the budget was halved"}
     assert event_line(event).endswith("warning: the budget was halved")
     assert event_line(event | {"level": "info"}).endswith("  the budget was halved")

@@ -17,7 +17,7 @@ from onyx.jobs.launch import launch_service as errands
 from onyx.jobs.launch.launch_service import LaunchClient, LaunchService
 from onyx.jobs.launch.launcher import ChildSpec
 from onyx.jobs.launch.subprocess_launcher import SubprocessChild, SubprocessLauncher
-from onyx.jobs.runner.wakeup import socket_address
+from onyx.jobs.wakeup import socket_address
 from tests.waiting import PATIENCE
 
 IS_ID = "onyx.jobs.ids:is_id"

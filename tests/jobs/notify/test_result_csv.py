@@ -3,7 +3,7 @@ from pathlib import Path
 from onyx.jobs.ids import JobKind, result_file_id
 from onyx.jobs.notify.result_csv import PURPOSE, leave_result_file, table
 from onyx.settings import Settings
-from tests.jobs.world import RESULT, SPEC, World
+from tests.jobs.store_harness import RESULT, SPEC, StoreHarness
 
 
 def test_evaluations_stand_beside_the_update_they_follow() -> None:
@@ -21,21 +21,21 @@ def test_evaluations_stand_beside_the_update_they_follow() -> None:
     assert table(pairs, []).splitlines()[1] == "1,0.5,0.75,,"
 
 
-async def test_the_file_is_the_owners_and_left_once(world: World, tmp_path: Path) -> None:
-    job = await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
+async def test_the_file_is_the_owners_and_left_once(harness: StoreHarness, tmp_path: Path) -> None:
+    job = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
     settings = Settings(home=tmp_path)
     settings.job_dir(job.id).mkdir(parents=True)
     (settings.job_dir(job.id) / "metrics.csv").write_text("update,loss\n1,2.5\n")
     for _ in range(2):
-        await leave_result_file(world.store, settings, job, RESULT)
-    [file], _ = await world.store.uploads.list("ann", purpose=PURPOSE)
+        await leave_result_file(harness.store, settings, job, RESULT)
+    [file], _ = await harness.store.uploads.list("ann", purpose=PURPOSE)
     assert file.id == result_file_id(job.id)
     assert file.path(tmp_path).read_text().splitlines()[1:] == ["1,2.5,,,"]
-    assert await world.store.uploads.existing([file.id, "file-other"]) == {file.id}
+    assert await harness.store.uploads.existing([file.id, "file-other"]) == {file.id}
 
 
-async def test_a_job_that_can_leave_none_has_still_succeeded(world: World, tmp_path: Path) -> None:
-    job = await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
+async def test_a_job_that_can_leave_none_has_still_succeeded(harness: StoreHarness, tmp_path: Path) -> None:
+    job = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
     (tmp_path / "uploads").write_text("not a directory")
-    await leave_result_file(world.store, Settings(home=tmp_path), job, RESULT)
-    assert await world.store.uploads.existing([result_file_id(job.id)]) == frozenset()
+    await leave_result_file(harness.store, Settings(home=tmp_path), job, RESULT)
+    assert await harness.store.uploads.existing([result_file_id(job.id)]) == frozenset()

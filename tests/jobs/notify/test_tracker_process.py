@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from onyx.jobs.notify.tracker_process import OVER, config_of
-from onyx.jobs.runner.compose_attempt import attempt_file
-from onyx.training.contract.attempt import Attempt
-from tests.jobs.attempts import SECRET_TEXT, say_updates, tracked_attempt
+from onyx.training.contract.attempt import Attempt, attempt_file
+from tests.jobs.attempt_files import SECRET_TEXT, say_updates, tracked_attempt
 
 BLOCK = 32_768
 HEADER = 7
@@ -32,7 +31,7 @@ def track(attempt: Attempt) -> None:
         "offline",
     ]
     places = {f"WANDB_{name}_DIR": str(attempt.job_dir / "wandb" / name) for name in ("CACHE", "DATA", "CONFIG")}
-    subprocess.run([sys.executable, "-m", *command], check=True, timeout=120, env=os.environ | places)
+    subprocess.run([sys.executable, "-m", *command], check=True, timeout=600, env=os.environ | places)
 
 
 def runs(job_dir: Path) -> list[Path]:

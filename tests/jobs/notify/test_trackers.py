@@ -20,8 +20,8 @@ from onyx.jobs.notify.trackers import Tracking, dismiss, mode_of
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.status import JobStatus
 from onyx.settings import Settings
-from tests.jobs.attempts import tracked_attempt
-from tests.jobs.world import RESULT, World
+from tests.jobs.attempt_files import tracked_attempt
+from tests.jobs.store_harness import RESULT, StoreHarness
 from tests.waiting import PATIENCE
 
 KEY = "k" * 40
@@ -54,11 +54,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
     return install
 
 
-async def begin(world: World, home: Path, **settings: Any) -> tuple[ClaimedJob, RunnerContext, Tracking]:
+async def begin(harness: StoreHarness, home: Path, **settings: Any) -> tuple[ClaimedJob, RunnerContext, Tracking]:
     """An attempt that runs, with its tracker started."""
-    claimed = await world.running()
+    claimed = await harness.running()
     at = Settings.model_validate({"home": home, "grace_seconds": 0.1} | settings)
-    context = RunnerContext(settings=at, store=world.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
+    context = RunnerContext(settings=at, store=harness.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
     began = Tracking(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease, context)
     began.start()
     return claimed, context, began
@@ -76,53 +76,55 @@ async def done(context: RunnerContext) -> None:
     await asyncio.wait_for(asyncio.gather(*context.trackers.values()), PATIENCE)
 
 
-async def said(world: World, claimed: ClaimedJob, level: str) -> list[str]:
-    events = await world.store.events.list(claimed.job.id)
+async def said(harness: StoreHarness, claimed: ClaimedJob, level: str) -> list[str]:
+    events = await harness.store.events.list(claimed.job.id)
     return [event.message for event in events if event.level == level and "W&B" in event.message]
 
 
-async def status(world: World, claimed: ClaimedJob) -> JobStatus:
-    job = await world.store.jobs.get(claimed.job.id)
+async def status(harness: StoreHarness, claimed: ClaimedJob) -> JobStatus:
+    job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None
     return job.status
 
 
 async def test_one_that_crashes_is_a_warning(
-    world: World, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
+    harness: StoreHarness, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     library("raise RuntimeError('no network')")
     with caplog.at_level(logging.WARNING):
-        claimed, context, _ = await begin(world, tmp_path)
+        claimed, context, _ = await begin(harness, tmp_path)
         await done(context)
-    (warning,) = await said(world, claimed, "warn")
+    (warning,) = await said(harness, claimed, "warn")
     assert "ended with status 1, the job goes on" in warning
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["tracker_failed"]
     log = context.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
     assert "no network" in log.read_text()
-    assert await status(world, claimed) is JobStatus.RUNNING
+    assert await status(harness, claimed) is JobStatus.RUNNING
 
 
-async def test_one_that_hangs_is_killed_and_no_end_waits_for_it(world: World, tmp_path: Path, library: Library) -> None:
+async def test_a_hanging_tracker_is_killed_and_delays_no_end(
+    harness: StoreHarness, tmp_path: Path, library: Library
+) -> None:
     note = library(HANGS)
-    claimed, context, began = await begin(world, tmp_path)
+    claimed, context, began = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
     tracker = psutil.Process(int(note.read_text()))
     assert tracker.nice() >= 10
     began.attempt_over()
-    await world.store.attempts.succeeded(claimed.lease, RESULT)
+    await harness.store.attempts.report_succeeded(claimed.lease, RESULT)
     assert tracker.is_running()  # the job has ended, and nobody has waited for this
     await done(context)
     await until(lambda: not tracker.is_running())
-    assert await status(world, claimed) is JobStatus.SUCCEEDED
+    assert await status(harness, claimed) is JobStatus.SUCCEEDED
     assert context.trackers == {}
 
 
 async def test_a_runner_that_leaves_takes_it_along(
-    world: World, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "LEAVE_SECONDS", 0.1)
     note = library(HANGS)
-    _, context, _ = await begin(world, tmp_path)
+    _, context, _ = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
     tracker = psutil.Process(int(note.read_text()))
     await dismiss(context)
@@ -130,19 +132,21 @@ async def test_a_runner_that_leaves_takes_it_along(
 
 
 async def test_a_launcher_that_breaks_touches_nobody(
-    world: World, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
+    harness: StoreHarness, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     library("")
-    claimed, context, _ = await begin(world, tmp_path)
+    claimed, context, _ = await begin(harness, tmp_path)
     context.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
     await done(context)
     assert "broke off" in caplog.text
-    assert await status(world, claimed) is JobStatus.RUNNING
+    assert await status(harness, claimed) is JobStatus.RUNNING
 
 
-async def test_the_next_attempt_waits_until_the_former_has_told(world: World, tmp_path: Path, library: Library) -> None:
+async def test_the_next_attempt_waits_for_the_last_ones_tracker(
+    harness: StoreHarness, tmp_path: Path, library: Library
+) -> None:
     note = library(HANGS)
-    claimed, context, began = await begin(world, tmp_path, grace_seconds=1.0)
+    claimed, context, began = await begin(harness, tmp_path, grace_seconds=1.0)
     await until(lambda: note.exists() and note.read_text())
     former = note.read_text()
     began.attempt_over()
@@ -155,11 +159,11 @@ async def test_the_next_attempt_waits_until_the_former_has_told(world: World, tm
 
 
 async def test_the_key_reaches_the_tracker_and_nobody_else(
-    world: World, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONYX_WANDB_API_KEY", KEY)
     note = library(LOOKS)
-    claimed, context, _ = await begin(world, tmp_path, wandb_api_key=KEY)
+    claimed, context, _ = await begin(harness, tmp_path, wandb_api_key=KEY)
     await done(context)
     assert note.read_text() == str([KEY, None])
     other = ChildSpec(
@@ -173,9 +177,9 @@ async def test_the_key_reaches_the_tracker_and_nobody_else(
     child.close()
     assert (tmp_path / "rank.log").read_text().startswith("None ")
     left = [path.read_text() for path in context.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
-    events = [str(event) for event in await world.store.events.list(claimed.job.id)]
+    events = [str(event) for event in await harness.store.events.list(claimed.job.id)]
     assert not any(KEY in text for text in [*left, *events])
-    (told,) = await said(world, claimed, "info")
+    (told,) = await said(harness, claimed, "info")
     assert told == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
 
 
@@ -187,12 +191,12 @@ async def test_the_key_reaches_the_tracker_and_nobody_else(
     ],
 )
 async def test_where_nothing_is_sent_the_job_says_why(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    claimed, context, _ = await begin(world, tmp_path, wandb_mode=mode)
+    claimed, context, _ = await begin(harness, tmp_path, wandb_mode=mode)
     await done(context)
-    (warning,) = await said(world, claimed, "warn")
+    (warning,) = await said(harness, claimed, "warn")
     assert warning.startswith(told)
 
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from onyx.jobs.ids import JobKind
 from onyx.jobs.notify.webhook_delivery import WebhookDelivery
 from onyx.settings import Settings
-from tests.jobs.world import SPEC, World
+from tests.jobs.store_harness import SPEC, StoreHarness
 from tests.waiting import PATIENCE
 
 
@@ -29,43 +29,43 @@ class Receiver:
         writer.close()
 
 
-async def take_out(world: World, tmp_path: Path, **more: Any) -> None:
+async def take_out(harness: StoreHarness, tmp_path: Path, **more: Any) -> None:
     """Let a courier take out all that is due, and wait until it is done."""
     settings = Settings(home=tmp_path, webhook_secret=SecretStr("whsec_c2VjcmV0"), **more)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-        await WebhookDelivery(world.store, settings).take_out(tasks)
+        await WebhookDelivery(harness.store, settings).take_out(tasks)
 
 
-async def ended(world: World, url: str) -> str:
-    job = await world.store.jobs.create(SPEC.model_copy(update={"webhook_url": url}), "ann", JobKind.FINE_TUNING)
-    await world.store.requests.cancel(job.id)
+async def ended(harness: StoreHarness, url: str) -> str:
+    job = await harness.store.jobs.create(SPEC.model_copy(update={"webhook_url": url}), "ann", JobKind.FINE_TUNING)
+    await harness.store.control.cancel(job.id)
     return job.id
 
 
-async def test_news_reach_the_job_and_the_operator(world: World, tmp_path: Path) -> None:
+async def test_news_reach_the_job_and_the_operator(harness: StoreHarness, tmp_path: Path) -> None:
     receiver = Receiver(busy=1)
     listening = await asyncio.start_server(receiver, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
     async with listening:
-        job_id = await ended(world, url)
-        await take_out(world, tmp_path, webhook_url=url, webhook_allow_private=True)
+        job_id = await ended(harness, url)
+        await take_out(harness, tmp_path, webhook_url=url, webhook_allow_private=True)
         assert len(receiver.heard) == 2
-        assert not await world.store.webhooks.due()
-        world.clock.ahead += 6
-        assert await world.store.webhooks.due()  # the one that was turned away
-        await take_out(world, tmp_path, webhook_url=url, webhook_allow_private=True)
+        assert not await harness.store.webhooks.any_due()
+        harness.clock.ahead += 6
+        assert await harness.store.webhooks.any_due()  # the one that was turned away
+        await take_out(harness, tmp_path, webhook_url=url, webhook_allow_private=True)
     assert len(receiver.heard) == 3
     assert all(job_id.encode() in body for body in receiver.heard)
-    world.clock.ahead += 10 * 86400.0
-    assert not await world.store.webhooks.due()
+    harness.clock.ahead += 10 * 86400.0
+    assert not await harness.store.webhooks.any_due()
 
 
 async def test_a_receiver_in_the_house_hears_nothing(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harness: StoreHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await ended(world, "https://127.0.0.1/?key=hidden")
-    await take_out(world, tmp_path)
+    await ended(harness, "https://127.0.0.1/?key=hidden")
+    await take_out(harness, tmp_path)
     assert "not on the public network" in caplog.text
     assert "hidden" not in caplog.text
-    world.clock.ahead += 6
-    assert await world.store.webhooks.due()
+    harness.clock.ahead += 6
+    assert await harness.store.webhooks.any_due()

@@ -22,7 +22,7 @@ from onyx.settings import Settings
 from onyx.training.contract.attempt import Failure
 from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.models.tiny import make_tiny
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 from tests.training.job import make_model
 from tests.waiting import PATIENCE
 
@@ -254,11 +254,11 @@ def test_it_gives_way_to_a_training_that_begins(play: Callable[..., None], tmp_p
     async def story(trier: Playground, watched: Watched) -> None:
         talk = trier.ask(SLOW, LONG)
         assert (await talk.next()).text
-        world = World(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
+        harness = StoreHarness(f"sqlite+aiosqlite:///{tmp_path / 'onyx.db'}")
         try:
-            await world.running(runner=await world.runner(host=this_process().host))
+            await harness.running(runner=await harness.runner(host=this_process().host))
         finally:
-            await world.store.close()
+            await harness.store.close()
         assert (await failure(talk)).code == "model_unloaded"
         await whole(trier.ask(SLOW, SHORT))  # there is room beside a training of so little
         assert len(watched.started) == 2

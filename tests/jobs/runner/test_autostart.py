@@ -13,7 +13,7 @@ def test_told_once_and_waited_for() -> None:
         neighbour = RunnerProcess(child.pid)
         assert not await neighbour.gone(0.01)
         neighbour.stop()
-        assert await neighbour.gone(30)
+        assert await neighbour.gone(600)
         neighbour.close()
 
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as child:

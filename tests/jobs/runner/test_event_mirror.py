@@ -1,7 +1,6 @@
 """An attempt's events are counted once each, also when the store goes away between two of the writes about them."""
 
 import itertools
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -10,16 +9,17 @@ from typing import Any
 import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
+from onyx.jobs.event_file import EVENTS
 from onyx.jobs.runner import event_mirror as telling
-from onyx.jobs.runner.event_mirror import EVENTS, EventFileReader, EventMirror
+from onyx.jobs.runner.event_mirror import EventMirror
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
 from onyx.training.contract.attempt import attempt_dir
 from onyx.training.state.events import Events
-from tests.jobs.prepared import context_of, running
-from tests.jobs.world import World, wrap_call
+from tests.jobs.claimed_job import claim_job, make_context
+from tests.jobs.store_harness import StoreHarness, wrap_call
 
-CALLS = ("mirror", "progress", "checkpoint")
+CALLS = ("mirror", "report_progress", "report_checkpoint")
 
 
 class Away(Store):
@@ -58,20 +58,20 @@ def numbers(update: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("when", "call"), list(itertools.product(("before", "after"), (*CALLS, "each"))))
 async def test_each_line_counts_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
 ) -> None:
     monkeypatch.setattr(telling, "AWAY_SECONDS", 0.0)
     calls = set(CALLS if call == "each" else (call,))
-    store = Away(world.store, *((calls, set()) if when == "before" else (set(), calls)))
-    context = await context_of(world, tmp_path, store=store)
-    claimed = await running(world, context)
+    store = Away(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
+    context = await make_context(harness, tmp_path, store=store)
+    claimed = await claim_job(harness, context)
     teller = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
     folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     folder.mkdir(parents=True)
     events = Events(folder / EVENTS)
     for update in (1, 2, 3):
         events.metrics(f"update {update}", numbers(update), last=True)
-    events.say("checkpoint", "saved", {"update": 3})
+    events.emit("checkpoint", "saved", {"update": 3})
     events.close()
 
     await teller.tell()
@@ -80,32 +80,11 @@ async def test_each_line_counts_once(
     events.close()
     await teller.tell_all()
 
-    job = await world.store.jobs.get(claimed.job.id)
+    job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None
     assert job.progress is not None
     assert (job.progress.update, job.progress.norms, job.progress.mean_gradient_norm) == (4, 4, 2.5)
     assert job.checkpoint_update == 3
     assert (context.tally.events, context.tally.trained_tokens) == (5, 400)
-    kinds = [event.kind for event in await world.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
+    kinds = [event.kind for event in await harness.store.events.list(job.id) if event.kind in ("metrics", "checkpoint")]
     assert kinds == ["metrics"] * 3 + ["checkpoint", "metrics"]
-
-
-def line(number: int) -> str:
-    return json.dumps({"line": number, "time": 1.0, "kind": "message", "message": f"event {number}"}) + "\n"
-
-
-def test_lines_come_once_and_only_when_complete(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    tail = EventFileReader(path)
-    assert tail.read() == []
-    path.write_text(line(1) + line(2)[:10])
-    assert [event.line for event in tail.read()] == [1]
-    assert tail.read() == []
-    path.write_text(line(1) + line(2) + line(3))
-    assert [event.line for event in tail.read()] == [2, 3]
-
-
-def test_a_torn_line_does_not_hide_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text(line(1) + '{"line": 2, "ti\n' + "[]\n" + line(3))
-    assert [event.line for event in EventFileReader(path).read()] == [1, 3]

@@ -18,7 +18,7 @@ from onyx.jobs.runner.gpu_monitor import GpuMonitor, hot
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.memory.devices.device import Device
 from onyx.settings import Settings
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 CARD = "0, GPU-aaaa, 37, 15360, 1024, 14336, 535.104.05, Tesla T4, 132, Disabled, Disabled, {}, 27.53"
 
@@ -43,64 +43,64 @@ def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
     return set_to
 
 
-async def context_of(world: World, home: Path) -> RunnerContext:
+async def make_context(harness: StoreHarness, home: Path) -> RunnerContext:
     """A runner's context whose one card runs a job."""
     settings = Settings(home=home)
-    runner_id = await world.store.runners.register(this_process())
+    runner_id = await harness.store.runners.register(this_process())
     return RunnerContext(
         settings=settings,
-        store=world.store,
+        store=harness.store,
         launcher=SubprocessLauncher(),
         runner_id=runner_id,
         offered=await offer_devices(settings),
     )
 
 
-async def warnings(world: World, job_id: str) -> list[str]:
-    events = await world.store.events.list(job_id)
+async def warnings(harness: StoreHarness, job_id: str) -> list[str]:
+    events = await harness.store.events.list(job_id)
     return [event.message for event in events if event.level == "warn"]
 
 
-async def running_on_the_card(world: World, context: RunnerContext) -> str:
+async def running_on_the_card(harness: StoreHarness, context: RunnerContext) -> str:
     lent = context.offered[0].lent
-    job = await world.queued(name=lent.name)
-    claimed = await world.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
+    job = await harness.queued(name=lent.name)
+    claimed = await harness.store.claims.claim_queued(context.runner_id, [lent.model_copy(update={"kind": "cpu"})])
     assert claimed is not None
     return job.id
 
 
 async def test_a_hot_card_is_told_to_its_job_once_a_minute(
-    world: World, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
+    harness: StoreHarness, tmp_path: Path, heat: Heat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heat(84)
-    context = await context_of(world, tmp_path)
+    context = await make_context(harness, tmp_path)
     watch = GpuMonitor(context)
-    job_id = await running_on_the_card(world, context)
+    job_id = await running_on_the_card(harness, context)
     await watch.look()
-    assert await warnings(world, job_id) == []
+    assert await warnings(harness, job_id) == []
     heat(91.5)
     await watch.look()
     await watch.look()
-    assert await warnings(world, job_id) == ["cuda:0 is at 91.5 °C, above 85 °C: it may slow down"]
+    assert await warnings(harness, job_id) == ["cuda:0 is at 91.5 °C, above 85 °C: it may slow down"]
     monkeypatch.setattr(vitals, "WARN_SECONDS", 0.0)
     await watch.look()
-    assert len(await warnings(world, job_id)) == 2
-    (event,) = await world.store.events.list(job_id, newest_first=True, limit=1)
+    assert len(await warnings(harness, job_id)) == 2
+    (event,) = await harness.store.events.list(job_id, newest_first=True, limit=1)
     assert event.kind == "message"
     assert event.data == {"temperatures": {"cuda:0": 91.5}, "limit": 85.0}
 
 
-async def test_a_hot_card_that_nobody_uses_concerns_nobody(world: World, tmp_path: Path, heat: Heat) -> None:
+async def test_a_hot_card_that_nobody_uses_concerns_nobody(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(99)
-    context = await context_of(world, tmp_path)
-    job = await world.queued()
+    context = await make_context(harness, tmp_path)
+    job = await harness.queued()
     await GpuMonitor(context).look()
-    assert await warnings(world, job.id) == []
+    assert await warnings(harness, job.id) == []
 
 
-async def test_a_runner_posts_what_it_sees(world: World, tmp_path: Path, heat: Heat) -> None:
+async def test_a_runner_posts_what_it_sees(harness: StoreHarness, tmp_path: Path, heat: Heat) -> None:
     heat(50)
-    context = await context_of(world, tmp_path)
+    context = await make_context(harness, tmp_path)
     context.tally.events, context.tally.trained_tokens = 3, 400
     await GpuMonitor(context).look()
     (posted,) = bulletin.read_all(context.settings.run_dir)

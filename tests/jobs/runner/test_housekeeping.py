@@ -10,7 +10,7 @@ from onyx.jobs.runner.housekeeping import DAY, Aged, Due, Housekeeping, due, orp
 from onyx.jobs.store.uploads import upload_path
 from onyx.settings import Settings
 from onyx.training.contract.spec import DataSpec, JobSpec
-from tests.jobs.world import CPU, FAILURE, SPEC, World
+from tests.jobs.store_harness import CPU, FAILURE, SPEC, StoreHarness
 
 OLD = time.time() - 3 * DAY
 
@@ -66,10 +66,10 @@ def test_the_oldest_entries_of_a_cache_go_first() -> None:
     assert len(surplus(entries, 0)) == 3
 
 
-async def finished(world: World, owner: str = "ann") -> str:
+async def finished(harness: StoreHarness, owner: str = "ann") -> str:
     """A job that has failed, with files."""
-    claimed = await world.running(owner)
-    await world.store.attempts.failed(claimed.lease, FAILURE)
+    claimed = await harness.running(owner)
+    await harness.store.attempts.report_failed(claimed.lease, FAILURE)
     return claimed.job.id
 
 
@@ -80,70 +80,70 @@ def files_of(settings: Settings, job_id: str) -> Path:
     return folder
 
 
-async def test_working_files_go_first_and_the_whole_job_later(world: World, tmp_path: Path) -> None:
+async def test_working_files_go_first_and_the_whole_job_later(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_working_days=1, keep_job_days=7)
-    house = Housekeeping(settings, world.store)
-    job_id = await finished(world)
+    house = Housekeeping(settings, harness.store)
+    job_id = await finished(harness)
     folder = files_of(settings, job_id)
-    running = (await world.running()).job.id
+    running = (await harness.running()).job.id
     files_of(settings, running)
 
     assert not any((await house.round()).values())
-    world.clock.ahead += 2 * DAY
+    harness.clock.ahead += 2 * DAY
     assert (await house.round())["working_files"] == 1
     assert sorted(path.name for path in folder.iterdir()) == ["metrics.csv", "model"]
     assert not any((await house.round()).values())
-    world.clock.ahead += 6 * DAY
+    harness.clock.ahead += 6 * DAY
     assert (await house.round())["jobs"] == 1
     assert not folder.exists()
-    assert await world.store.jobs.get(job_id) is None
-    assert await world.store.events.list(job_id) == ()
+    assert await harness.store.jobs.get(job_id) is None
+    assert await harness.store.events.list(job_id) == ()
     assert (settings.job_dir(running) / "checkpoints").exists()
 
 
-async def test_without_a_word_everything_is_kept(world: World, tmp_path: Path) -> None:
+async def test_without_a_word_everything_is_kept(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    folder = files_of(settings, await finished(world))
-    world.clock.ahead += 1000 * DAY
-    assert not any((await Housekeeping(settings, world.store).round()).values())
+    folder = files_of(settings, await finished(harness))
+    harness.clock.ahead += 1000 * DAY
+    assert not any((await Housekeeping(settings, harness.store).round()).values())
     assert (folder / "checkpoints").exists()
 
 
-async def test_a_model_that_an_unfinished_job_builds_on_stays(world: World, tmp_path: Path) -> None:
+async def test_a_model_that_an_unfinished_job_builds_on_stays(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_job_days=0)
-    base, other = await finished(world), await finished(world)
+    base, other = await finished(harness), await finished(harness)
     spec = JobSpec(model=f"{base}:epoch-1", data=SPEC.data)
-    await world.store.jobs.create(spec, "ann", JobKind.ACCUMULATION)
-    assert (await Housekeeping(settings, world.store).round())["jobs"] == 1
-    assert await world.store.jobs.get(base) is not None
-    assert await world.store.jobs.get(other) is None
+    await harness.store.jobs.create(spec, "ann", JobKind.ACCUMULATION)
+    assert (await Housekeeping(settings, harness.store).round())["jobs"] == 1
+    assert await harness.store.jobs.get(base) is not None
+    assert await harness.store.jobs.get(other) is None
 
 
-async def test_uploads_go_when_their_time_is_over_and_no_job_reads_them(world: World, tmp_path: Path) -> None:
+async def test_uploads_go_when_their_time_is_over_and_no_job_reads_them(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ids = [make_file_id() for _ in range(3)]
     paths = [make(upload_path(tmp_path, file_id, ".jsonl")) for file_id in ids]
     for file_id, seconds in zip(ids, (60.0, 60.0, None), strict=True):
-        await world.store.uploads.put(
+        await harness.store.uploads.put(
             file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=10, expires_after=seconds
         )
     reading = JobSpec(model="onyx/tiny", data=DataSpec(path=str(paths[0])))
-    job = await world.store.jobs.create(reading, "ann", JobKind.ACCUMULATION)
-    house = Housekeeping(settings, world.store)
+    job = await harness.store.jobs.create(reading, "ann", JobKind.ACCUMULATION)
+    house = Housekeeping(settings, harness.store)
     assert (await house.round())["uploads"] == 0
-    world.clock.ahead += 61
+    harness.clock.ahead += 61
     assert (await house.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [True, False, True]
-    await world.store.requests.cancel(job.id)
+    await harness.store.control.cancel(job.id)
     assert (await house.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [False, False, True]
 
 
-async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
+async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, planner_cache_bytes=25)
-    claimed = await world.running()
+    claimed = await harness.running()
     used = make(tmp_path / "data" / "used" / "meta.json").parent
-    await _say_prepared(world, used)
+    await _say_prepared(harness, used)
     job = age(make(settings.job_dir(claimed.job.id) / "metrics.csv").parent)
     kept = [age(used), make(tmp_path / "data" / "new" / "meta.json").parent, age(make(tmp_path / "data" / ".x.lock"))]
     gone = [
@@ -154,15 +154,15 @@ async def test_data_orphans_and_the_cache(world: World, tmp_path: Path) -> None:
         age(make(tmp_path / "cache" / "footprint" / "a.json")),
     ]
     kept += [make(tmp_path / "cache" / "footprint" / f"{name}.json") for name in "bc"]
-    report = await Housekeeping(settings, world.store).round()
+    report = await Housekeeping(settings, harness.store).round()
     assert report == {"jobs": 0, "working_files": 0, "orphans": 2, "uploads": 0, "data": 2, "cache": 1, "leftovers": 0}
     assert [path for path in gone if path.exists()] == []
     assert [path for path in (*kept, job) if not path.exists()] == []
 
 
-async def test_what_the_killed_left_behind_is_cleared_away(world: World, tmp_path: Path) -> None:
+async def test_what_the_killed_left_behind_is_cleared_away(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    job = settings.job_dir((await world.running()).job.id)
+    job = settings.job_dir((await harness.running()).job.id)
     upload = upload_path(tmp_path, make_file_id(), ".csv")
     gone = [
         make(job.parent / ".ftjob-0123456789abcdefghijklmn.1.gone" / "metrics.csv").parent,
@@ -179,16 +179,16 @@ async def test_what_the_killed_left_behind_is_cleared_away(world: World, tmp_pat
         age(make(job / ".model.456.part" / "model.safetensors").parent),  # old, and its file still grows
         age(make(tmp_path / "data" / ".0123.lock")),
     ]
-    house = Housekeeping(settings, world.store)
+    house = Housekeeping(settings, harness.store)
     assert (await house.round())["leftovers"] == len(gone)
     assert [path for path in gone if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
     assert (await house.round())["leftovers"] == 0
 
 
-async def _say_prepared(world: World, data_dir: Path) -> None:
+async def _say_prepared(harness: StoreHarness, data_dir: Path) -> None:
     """A job that waits for devices and needs this data."""
-    await world.job("bob")
-    claimed = await world.store.claims.claim_validating(await world.runner("preparer"))
+    await harness.job("bob")
+    claimed = await harness.store.claims.claim_validating(await harness.runner("preparer"))
     assert claimed is not None
-    await world.store.attempts.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {"data_dir": str(data_dir)})
+    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {"data_dir": str(data_dir)})

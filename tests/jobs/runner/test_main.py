@@ -23,13 +23,13 @@ from onyx.jobs.runner.device_offers import offer_devices
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.main import NAME, Runner, runner_log
 from onyx.jobs.runner.runner_context import RunnerContext
-from onyx.jobs.runner.wakeup import WakeupListener
-from onyx.jobs.status import Request
+from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
+from onyx.jobs.wakeup import WakeupListener
 from onyx.settings import Settings
 from tests.acceptance.runner_home import RunnerHome, runner_home, small_job, submit, until
 from tests.jobs.postgres import PostgresServer
-from tests.jobs.world import World, wrap_call
+from tests.jobs.store_harness import StoreHarness, wrap_call
 from tests.waiting import wait_for
 
 PATIENCE = 60.0
@@ -45,8 +45,8 @@ CUT_OFF = """
 
 CALLS: dict[str, Callable[[Store], object]] = {
     "report_alive": lambda store: store.runners,
-    "due": lambda store: store.webhooks,
-    "waiting": lambda store: store.claims,
+    "any_due": lambda store: store.webhooks,
+    "waiting_phases": lambda store: store.claims,
     "heartbeat": lambda store: store.attempts,
 }
 """Calls of the runner's background tasks, and whose they are."""
@@ -76,7 +76,7 @@ class Counted(Store):
     def __init__(self, store: Store) -> None:
         super().__init__(store.database.engine)
         self.looked = asyncio.Semaphore(0)
-        wrap_call(self.claims, "waiting", self._look)
+        wrap_call(self.claims, "waiting_phases", self._look)
 
     async def _look(self, call: Callable[[], Awaitable[Any]]) -> Any:
         found = await call()
@@ -122,9 +122,9 @@ async def running(store: Store, home: Path, launcher: SubprocessLauncher | None 
 
 @pytest.mark.parametrize("call", ["report_alive", "due", "waiting"])
 async def test_a_defect_is_logged_and_the_task_starts_again(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, call: str
+    harness: StoreHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture, call: str
 ) -> None:
-    store = Tripping(world.store, call)
+    store = Tripping(harness.store, call)
     async with running(store, tmp_path):
         await asyncio.wait_for(store.again.wait(), PATIENCE)
         store.again.clear()
@@ -132,15 +132,15 @@ async def test_a_defect_is_logged_and_the_task_starts_again(
     assert "a defect" in caplog.text
 
 
-async def test_a_lease_is_kept_after_a_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    claimed = await world.running()
-    store = Tripping(world.store, "heartbeat")
+async def test_a_lease_is_kept_after_a_defect(harness: StoreHarness, caplog: pytest.LogCaptureFixture) -> None:
+    claimed = await harness.running()
+    store = Tripping(harness.store, "heartbeat")
     async with LeaseKeeper(store, claimed.lease) as keeper:
         await asyncio.wait_for(store.again.wait(), PATIENCE)
-        await world.store.requests.cancel(claimed.job.id)
+        await harness.store.control.cancel(claimed.job.id)
         keeper.beat_now()
         await asyncio.wait_for(keeper.news.wait(), PATIENCE)
-        assert keeper.request is Request.CANCEL
+        assert keeper.request is StopRequest.CANCEL
     assert "a defect" in caplog.text
 
 
@@ -154,14 +154,14 @@ def one_core() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_core")
-async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(world: World, tmp_path: Path) -> None:
-    store, launcher = Counted(world.store), Waiting()
-    jobs = [(await world.job(owner)).id for owner in ("ann", "bob")]
+async def test_no_more_jobs_are_prepared_at_once_than_it_has_cores(harness: StoreHarness, tmp_path: Path) -> None:
+    store, launcher = Counted(harness.store), Waiting()
+    jobs = [(await harness.job(owner)).id for owner in ("ann", "bob")]
     async with running(store, tmp_path, launcher):
         await asyncio.wait_for(launcher.children.get(), PATIENCE)
         for _ in range(3):
             await asyncio.wait_for(store.looked.acquire(), PATIENCE)
-        found = [await world.store.jobs.get(job) for job in jobs]
+        found = [await harness.store.jobs.get(job) for job in jobs]
         assert sorted(job.attempt for job in found if job is not None) == [0, 1]
 
 

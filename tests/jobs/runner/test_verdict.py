@@ -12,7 +12,7 @@ from onyx.jobs.runner.compose_attempt import rank_log
 from onyx.jobs.runner.verdict import LAST_WORDS, judge, oom_kills
 from onyx.jobs.status import Outcome
 from onyx.training.contract.attempt import Exit
-from tests.jobs.world import FAILURE, RESULT
+from tests.jobs.store_harness import FAILURE, RESULT
 
 DONE, SAVED, MEMORY, USER = (ChildExit(status) for status in (Exit.DONE, Exit.SAVED, Exit.MEMORY, Exit.USER_ERROR))
 KILLED, ABORTED, ILLEGAL = (ChildExit(None, number) for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGILL))

@@ -7,110 +7,110 @@ from onyx.jobs.models import DeviceNeed, RunnerDevice
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store.claims import PATIENCE_SECONDS, Owners, Waiting, assign_devices, choose_next_job
 from onyx.jobs.store.store import Store
-from tests.jobs.world import CPU, DEVICES, LEASE, SPEC, World
+from tests.jobs.store_harness import CPU, DEVICES, LEASE, SPEC, StoreHarness
 
 
-async def test_a_job_to_prepare_is_claimed_once_and_needs_no_device(world: World) -> None:
-    job, runner = await world.job(), await world.runner()
-    claimed = await world.store.claims.claim_validating(runner)
+async def test_a_job_to_prepare_is_claimed_once_and_needs_no_device(harness: StoreHarness) -> None:
+    job, runner = await harness.job(), await harness.runner()
+    claimed = await harness.store.claims.claim_validating(runner)
     assert claimed is not None
     assert (claimed.job.id, claimed.lease.attempt, claimed.devices) == (job.id, 1, ())
     assert claimed.spec == SPEC
     assert claimed.job.status is JobStatus.VALIDATING
-    assert await world.store.claims.claim_validating(runner) is None
+    assert await harness.store.claims.claim_validating(runner) is None
 
 
-async def test_preparing_is_fair_too(world: World) -> None:
-    runner = await world.runner()
+async def test_preparing_is_fair_too(harness: StoreHarness) -> None:
+    runner = await harness.runner()
     for owner in ("ann", "ann", "bob"):
-        await world.job(owner)
-    owners = [claimed.job.owner for _ in range(3) if (claimed := await world.store.claims.claim_validating(runner))]
+        await harness.job(owner)
+    owners = [claimed.job.owner for _ in range(3) if (claimed := await harness.store.claims.claim_validating(runner))]
     assert owners == ["ann", "bob", "ann"]
 
 
-async def test_a_claim_takes_the_job_and_its_devices(world: World) -> None:
-    claimed = await world.running()
+async def test_a_claim_takes_the_job_and_its_devices(harness: StoreHarness) -> None:
+    claimed = await harness.running()
     assert claimed.job.status is JobStatus.RUNNING
     assert claimed.lease.attempt == 2  # the first prepared it
     assert claimed.devices == DEVICES[:1]
-    assert claimed.lease_until == pytest.approx(await world.store.now() + LEASE, abs=5)
-    record = (await world.store.jobs.attempts(claimed.job.id))[-1]
+    assert claimed.lease_until == pytest.approx(await harness.store.now() + LEASE, abs=5)
+    record = (await harness.store.jobs.attempts(claimed.job.id))[-1]
     assert (record.devices, record.ended_at, record.outcome) == (("cpu:0",), None, None)
 
 
-async def test_a_lent_device_is_lent_to_no_other_runner_of_its_host(world: World) -> None:
-    await world.queued(devices=2)
+async def test_a_lent_device_is_lent_to_no_other_runner_of_its_host(harness: StoreHarness) -> None:
+    await harness.queued(devices=2)
     for _ in range(2):
-        await world.queued()
-    first, second, elsewhere = await world.runner(), await world.runner(pid=2), await world.runner("beta")
-    held = await world.store.claims.claim_queued(first, DEVICES)
+        await harness.queued()
+    first, second, elsewhere = await harness.runner(), await harness.runner(pid=2), await harness.runner("beta")
+    held = await harness.store.claims.claim_queued(first, DEVICES)
     assert held is not None
-    assert await world.store.claims.claim_queued(second, DEVICES) is None
-    assert await world.store.claims.claim_queued(elsewhere, DEVICES[:1]) is not None
-    await world.store.attempts.cancelled(held.lease)
-    assert await world.store.claims.claim_queued(second, DEVICES) is not None
+    assert await harness.store.claims.claim_queued(second, DEVICES) is None
+    assert await harness.store.claims.claim_queued(elsewhere, DEVICES[:1]) is not None
+    await harness.store.attempts.report_cancelled(held.lease)
+    assert await harness.store.claims.claim_queued(second, DEVICES) is not None
 
 
-async def test_what_is_lent_is_known_by_host(world: World) -> None:
-    assert await world.store.claims.lent("alpha") == {}
-    claimed = await world.running()
-    assert await world.store.claims.lent("alpha") == {claimed.devices[0].name: claimed.lease}
-    assert await world.store.claims.lent("beta") == {}
+async def test_what_is_lent_is_known_by_host(harness: StoreHarness) -> None:
+    assert await harness.store.claims.lent_devices("alpha") == {}
+    claimed = await harness.running()
+    assert await harness.store.claims.lent_devices("alpha") == {claimed.devices[0].name: claimed.lease}
+    assert await harness.store.claims.lent_devices("beta") == {}
 
 
-async def test_owners_take_turns(world: World) -> None:
+async def test_owners_take_turns(harness: StoreHarness) -> None:
     for owner in ("ann", "ann", "ann", "bob", "bob", "cem"):
-        await world.queued(owner)
-    runner, served = await world.runner(), []
+        await harness.queued(owner)
+    runner, served = await harness.runner(), []
     for _ in range(6):
-        claimed = await world.store.claims.claim_queued(runner, DEVICES)
+        claimed = await harness.store.claims.claim_queued(runner, DEVICES)
         assert claimed is not None
         served.append(claimed.job.owner)
-        await world.store.attempts.cancelled(claimed.lease)
+        await harness.store.attempts.report_cancelled(claimed.lease)
     assert served == ["ann", "bob", "cem", "ann", "bob", "ann"]
 
 
-async def test_an_owner_has_a_limit(world: World) -> None:
+async def test_an_owner_has_a_limit(harness: StoreHarness) -> None:
     for owner in ("ann", "ann", "bob"):
-        await world.queued(owner)
-    runner, devices = await world.runner(), [RunnerDevice(name=str(n), kind=CPU) for n in range(8)]
-    claims = [await world.store.claims.claim_queued(runner, devices, max_per_owner=1) for _ in range(3)]
+        await harness.queued(owner)
+    runner, devices = await harness.runner(), [RunnerDevice(name=str(n), kind=CPU) for n in range(8)]
+    claims = [await harness.store.claims.claim_queued(runner, devices, max_per_owner=1) for _ in range(3)]
     assert [claimed.job.owner for claimed in claims if claimed] == ["ann", "bob"]
 
 
-async def test_named_devices_and_other_kinds_are_respected(world: World) -> None:
-    await world.queued(name="cpu:1")
-    runner = await world.runner()
-    assert await world.store.claims.claim_queued(runner, [RunnerDevice(name="cpu:1", kind="cuda")]) is None
-    assert await world.store.claims.claim_queued(runner, DEVICES[:1]) is None
-    claimed = await world.store.claims.claim_queued(runner, DEVICES)
+async def test_named_devices_and_other_kinds_are_respected(harness: StoreHarness) -> None:
+    await harness.queued(name="cpu:1")
+    runner = await harness.runner()
+    assert await harness.store.claims.claim_queued(runner, [RunnerDevice(name="cpu:1", kind="cuda")]) is None
+    assert await harness.store.claims.claim_queued(runner, DEVICES[:1]) is None
+    claimed = await harness.store.claims.claim_queued(runner, DEVICES)
     assert claimed is not None
     assert claimed.devices == DEVICES[1:]
 
 
-async def test_nothing_waits(world: World) -> None:
-    runner = await world.runner()
-    assert await world.store.claims.claim_queued(runner, DEVICES) is None
-    assert await world.store.claims.claim_validating(runner) is None
+async def test_nothing_waits(harness: StoreHarness) -> None:
+    runner = await harness.runner()
+    assert await harness.store.claims.claim_queued(runner, DEVICES) is None
+    assert await harness.store.claims.claim_validating(runner) is None
 
 
-async def test_bad_claims_are_refused(store: Store, world: World) -> None:
+async def test_bad_claims_are_refused(store: Store, harness: StoreHarness) -> None:
     with pytest.raises(UnknownRunnerError, match="register"):
         await store.claims.claim_queued("runner-x", DEVICES)
     with pytest.raises(BadValueError, match="same name"):
-        await store.claims.claim_queued(await world.runner(), DEVICES + DEVICES)
+        await store.claims.claim_queued(await harness.runner(), DEVICES + DEVICES)
 
 
-async def test_a_look_says_which_work_waits(world: World) -> None:
-    assert await world.store.claims.waiting() == frozenset()
-    await world.job()
-    assert await world.store.claims.waiting() == {JobStatus.VALIDATING}
-    claimed = await world.store.claims.claim_validating(await world.runner())
+async def test_a_look_says_which_work_waits(harness: StoreHarness) -> None:
+    assert await harness.store.claims.waiting_phases() == frozenset()
+    await harness.job()
+    assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING}
+    claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
-    assert await world.store.claims.waiting() == frozenset()  # somebody is at it
-    await world.store.attempts.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
-    await world.job()
-    assert await world.store.claims.waiting() == {JobStatus.VALIDATING, JobStatus.QUEUED}
+    assert await harness.store.claims.waiting_phases() == frozenset()  # somebody is at it
+    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
+    await harness.job()
+    assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING, JobStatus.QUEUED}
 
 
 NOBODY = Owners(busy={}, served={}, limit=None)
@@ -175,59 +175,59 @@ OTHERS = (RunnerDevice(name="gpu-1", kind="NVIDIA L4"),)
 PATIENCE = 600.0
 
 
-async def test_a_lone_runner_has_it_planned_anew(world: World) -> None:
-    job = await world.queued(devices=2)
-    runner = await world.runner()
-    await world.pass_time(PATIENCE + LEASE, runner)
-    (stranded,) = await world.store.stranded.replan(runner, OTHERS, after=PATIENCE)
+async def test_a_lone_runner_has_it_planned_anew(harness: StoreHarness) -> None:
+    job = await harness.queued(devices=2)
+    runner = await harness.runner()
+    await harness.pass_time(PATIENCE + LEASE, runner)
+    (stranded,) = await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE)
     assert (stranded.id, stranded.status, stranded.prepared) == (job.id, JobStatus.VALIDATING, None)
-    warnings = [event for event in await world.store.events.list(job.id) if event.level == "warn"]
+    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
     assert [event.data["code"] for event in warnings] == ["stranded"]
     assert f"2 × {CPU}" in warnings[0].message
 
-    claimed = await world.store.claims.claim_validating(runner)  # and goes its way like any other
+    claimed = await harness.store.claims.claim_validating(runner)  # and goes its way like any other
     assert claimed is not None
-    await world.store.attempts.prepared(claimed.lease, [DeviceNeed(kind="NVIDIA L4")], {"plan": {}})
-    running = await world.store.claims.claim_queued(runner, OTHERS)
+    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind="NVIDIA L4")], {"plan": {}})
+    running = await harness.store.claims.claim_queued(runner, OTHERS)
     assert running is not None
     assert running.job.id == job.id
 
 
-async def test_one_that_fits_only_waits_its_turn(world: World) -> None:
-    await world.queued(devices=2)
-    runner = await world.runner()
-    await world.pass_time(PATIENCE + LEASE, runner)
-    assert await world.store.stranded.replan(runner, DEVICES, after=PATIENCE) == ()
+async def test_one_that_fits_only_waits_its_turn(harness: StoreHarness) -> None:
+    await harness.queued(devices=2)
+    runner = await harness.runner()
+    await harness.pass_time(PATIENCE + LEASE, runner)
+    assert await harness.store.stranded.replan(runner, DEVICES, after=PATIENCE) == ()
 
 
-async def test_nobody_is_hasty(world: World) -> None:
-    await world.queued()
-    runner = await world.runner()
-    await world.pass_time(PATIENCE - LEASE, runner)
-    assert await world.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    await world.pass_time(2 * LEASE)  # long enough for the job, but the runner has not reached the store
-    assert await world.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
+async def test_nobody_is_hasty(harness: StoreHarness) -> None:
+    await harness.queued()
+    runner = await harness.runner()
+    await harness.pass_time(PATIENCE - LEASE, runner)
+    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
+    await harness.pass_time(2 * LEASE)  # long enough for the job, but the runner has not reached the store
+    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
 
 
-async def test_another_runner_may_have_what_it_needs_so_its_owner_is_warned_once(world: World) -> None:
-    job = await world.queued()
-    runner, other = await world.runner(), await world.runner("beta")
-    await world.pass_time(PATIENCE + LEASE, runner, other)
+async def test_another_runner_may_have_what_it_needs_so_its_owner_is_warned_once(harness: StoreHarness) -> None:
+    job = await harness.queued()
+    runner, other = await harness.runner(), await harness.runner("beta")
+    await harness.pass_time(PATIENCE + LEASE, runner, other)
     for _ in range(2):
-        assert await world.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-        await world.pass_time(PATIENCE + LEASE, runner, other)
-    warnings = [event for event in await world.store.events.list(job.id) if event.level == "warn"]
+        assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
+        await harness.pass_time(PATIENCE + LEASE, runner, other)
+    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
     assert len(warnings) == 1
     assert "alpha" in warnings[0].message
-    assert await world.store.jobs.status(job.id) is JobStatus.QUEUED
-    claimed = await world.store.claims.claim_queued(other, DEVICES)
+    assert await harness.store.jobs.status(job.id) is JobStatus.QUEUED
+    claimed = await harness.store.claims.claim_queued(other, DEVICES)
     assert claimed is not None
 
 
-async def test_a_cancelled_job_stays_cancelled(world: World) -> None:
-    job = await world.queued()
-    runner = await world.runner()
-    await world.pass_time(PATIENCE + LEASE, runner)
-    await world.store.requests.cancel(job.id)
-    assert await world.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    assert await world.store.jobs.status(job.id) is JobStatus.CANCELLED
+async def test_a_cancelled_job_stays_cancelled(harness: StoreHarness) -> None:
+    job = await harness.queued()
+    runner = await harness.runner()
+    await harness.pass_time(PATIENCE + LEASE, runner)
+    await harness.store.control.cancel(job.id)
+    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
+    assert await harness.store.jobs.status(job.id) is JobStatus.CANCELLED

@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import select
 
 from onyx.jobs.errors import QuotaExceededError
-from onyx.jobs.models import StoredConfig
+from onyx.jobs.records import StoredConfig
 from onyx.jobs.store.store import Store
 from onyx.jobs.store.tables import ConfigRow
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 
 async def list_configs(store: Store, owner: str) -> tuple[StoredConfig, ...]:
@@ -19,10 +19,10 @@ async def list_configs(store: Store, owner: str) -> tuple[StoredConfig, ...]:
     return tuple(each for each in found if each is not None)
 
 
-async def test_a_stored_config_survives_a_restart(world: World) -> None:
-    stored = await world.store.configs.put("ann", {"accumulation_steps": 4, "gradient_clipping": None})
+async def test_a_stored_config_survives_a_restart(harness: StoreHarness) -> None:
+    stored = await harness.store.configs.put("ann", {"accumulation_steps": 4, "gradient_clipping": None})
     assert stored.id.startswith("accumulation_")
-    again = world.another()
+    again = harness.another()
     assert await again.configs.get(stored.id, "ann") == stored
     await again.close()
 

@@ -14,7 +14,7 @@ from onyx.jobs.store.store import Store
 from onyx.jobs.store.tables import DeviceRow
 from onyx.settings import Settings
 from tests.jobs.postgres import PostgresServer
-from tests.jobs.world import RESULT, World, line
+from tests.jobs.store_harness import RESULT, StoreHarness, line
 
 
 async def test_a_database_that_cannot_be_opened_is_unavailable() -> None:
@@ -58,48 +58,48 @@ async def test_a_home_that_is_refused_leaves_no_connection_open(tmp_path: Path) 
     assert not any(thread.is_alive() for thread in opened)
 
 
-async def test_a_database_that_was_away_costs_nothing(world: World, postgres: PostgresServer) -> None:
-    if world.store.database.engine.dialect.name != "postgresql":
+async def test_a_database_that_was_away_costs_nothing(harness: StoreHarness, postgres: PostgresServer) -> None:
+    if harness.store.database.engine.dialect.name != "postgresql":
         pytest.skip("SQLite has no server to stop")
-    claimed = await world.running()
-    await world.store.events.mirror(claimed.lease, [line(1)])
+    claimed = await harness.running()
+    await harness.store.events.mirror(claimed.lease, [line(1)])
     postgres.stop()
     try:
         for _ in range(2):
             with pytest.raises(StoreUnavailableError):
-                await world.store.attempts.heartbeat(claimed.lease)
+                await harness.store.attempts.heartbeat(claimed.lease)
     finally:
         postgres.start()
-    await world.store.attempts.heartbeat(claimed.lease)
-    assert await world.store.events.mirror(claimed.lease, [line(1), line(2)]) == 1
-    assert (await world.store.attempts.succeeded(claimed.lease, RESULT)).status == "succeeded"
+    await harness.store.attempts.heartbeat(claimed.lease)
+    assert await harness.store.events.mirror(claimed.lease, [line(1), line(2)]) == 1
+    assert (await harness.store.attempts.report_succeeded(claimed.lease, RESULT)).status == "succeeded"
 
 
-async def test_an_error_inside_of_a_transaction_leaves_nothing_behind(world: World) -> None:
+async def test_an_error_inside_of_a_transaction_leaves_nothing_behind(harness: StoreHarness) -> None:
     async def half(host: str) -> None:
-        async with world.store.database.writing() as tx:
+        async with harness.store.database.writing() as tx:
             await tx.session.execute(text("INSERT INTO owner (name) VALUES ('half')"))
             tx.session.add(DeviceRow(host=host, name="cpu:0", job_id="none", attempt=1))
 
     with pytest.raises(IntegrityError):  # such an attempt does not exist: foreign keys are on
         await half("alpha")
-    async with world.store.database.reading() as session:
+    async with harness.store.database.reading() as session:
         assert (await session.execute(text("SELECT count(*) FROM owner"))).scalar_one() == 0
 
 
-async def test_sqlite_is_set_up_to_survive(world: World) -> None:
-    if world.store.database.engine.dialect.name != "sqlite":
+async def test_sqlite_is_set_up_to_survive(harness: StoreHarness) -> None:
+    if harness.store.database.engine.dialect.name != "sqlite":
         pytest.skip("about SQLite")
     wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10000}
-    async with world.store.database.reading() as session:
+    async with harness.store.database.reading() as session:
         found = {name: (await session.execute(text(f"PRAGMA {name}"))).scalar_one() for name in wanted}
     assert found == wanted
 
 
-async def test_the_clock_is_the_databases(world: World) -> None:
-    before = await world.store.now()
+async def test_the_clock_is_the_databases(harness: StoreHarness) -> None:
+    before = await harness.store.now()
     assert before > 1.7e9
-    async with world.store.database.writing() as tx:
+    async with harness.store.database.writing() as tx:
         assert before <= tx.now <= before + 60
 
 

@@ -11,10 +11,10 @@ from onyx.jobs.errors import (
 )
 from onyx.jobs.ids import JobKind, is_id
 from onyx.jobs.models import ConfigChange, DeviceNeed
-from onyx.jobs.status import JobStatus, Outcome, Request
+from onyx.jobs.status import JobStatus, Outcome, StopRequest
 from onyx.jobs.store.store import Store
 from onyx.training.contract.spec import DataSpec, JobSpec
-from tests.jobs.world import CPU, DEVICES, RESULT, SPEC, World
+from tests.jobs.store_harness import CPU, DEVICES, RESULT, SPEC, StoreHarness
 
 
 async def test_a_new_job_is_validating_and_says_so(store: Store) -> None:
@@ -60,7 +60,7 @@ async def test_unfinished_jobs_have_a_quota(store: Store) -> None:
     same = await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1, idempotency_key="k")
     assert same.id == job.id
     await store.jobs.create(SPEC, "bob", JobKind.ACCUMULATION, max_open=1)
-    await store.requests.cancel(job.id)
+    await store.control.cancel(job.id)
     await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=1)
 
 
@@ -76,7 +76,7 @@ async def test_another_owners_job_does_not_exist(store: Store) -> None:
     job = await store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION)
     assert await store.jobs.get(job.id, "ann") == job
     assert await store.jobs.get(job.id, "bob") is None
-    for ask in (store.jobs.spec, store.jobs.delete, store.requests.cancel, store.requests.pause, store.requests.resume):
+    for ask in (store.jobs.spec, store.jobs.delete, store.control.cancel, store.control.pause, store.control.resume):
         with pytest.raises(JobNotFoundError):
             await ask(job.id, "bob")
     with pytest.raises(BadValueError, match="to list after"):
@@ -92,7 +92,7 @@ async def test_an_id_that_onyx_cannot_have_made_is_nobodys(store: Store) -> None
         assert await store.jobs.attempts(job_id) == ()
         assert await store.configs.get(job_id) is None
         with pytest.raises(JobNotFoundError):
-            await store.requests.cancel(job_id)
+            await store.control.cancel(job_id)
 
 
 async def test_pages_have_every_job_once_newest_first(store: Store) -> None:
@@ -112,8 +112,8 @@ async def test_pages_have_every_job_once_newest_first(store: Store) -> None:
 
 async def test_lists_by_status_and_kind(store: Store) -> None:
     jobs = [await store.jobs.create(SPEC, "ann", kind) for kind in JobKind]
-    await store.requests.cancel(jobs[0].id)
-    await store.requests.pause(jobs[1].id)
+    await store.control.cancel(jobs[0].id)
+    await store.control.pause(jobs[1].id)
 
     async def ids(*statuses: JobStatus, kind: JobKind | None = None) -> list[str]:
         return [job.id for job in (await store.jobs.list(owner="ann", statuses=statuses, kind=kind)).jobs]
@@ -126,12 +126,12 @@ async def test_lists_by_status_and_kind(store: Store) -> None:
             await store.jobs.list(limit=limit)
 
 
-async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(world: World) -> None:
-    store = world.store
-    claimed = await world.running()
+async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(harness: StoreHarness) -> None:
+    store = harness.store
+    claimed = await harness.running()
     with pytest.raises(NotAllowedError, match="cancel it before"):
         await store.jobs.delete(claimed.job.id)
-    await store.attempts.cancelled(claimed.lease)
+    await store.attempts.report_cancelled(claimed.lease)
     await store.jobs.delete(claimed.job.id, "ann")
     assert await store.jobs.get(claimed.job.id) is None
     assert await store.events.list(claimed.job.id) == ()
@@ -140,121 +140,121 @@ async def test_only_a_finished_job_can_be_deleted_and_then_nothing_is_left(world
         await store.jobs.delete(claimed.job.id)
 
 
-async def test_a_request_that_comes_again_finds_its_job_for_a_while(world: World) -> None:
-    first = await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
-    assert (await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id == first.id
+async def test_a_request_that_comes_again_finds_its_job_for_a_while(harness: StoreHarness) -> None:
+    first = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
+    assert (await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id == first.id
     other = SPEC.model_copy(update={"window": 7})
-    assert (await world.store.jobs.create(other, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
-    assert (await world.store.jobs.create(SPEC, "bob", JobKind.FINE_TUNING, again_within=60)).id != first.id
-    world.clock.ahead += 61
-    assert (await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
+    assert (await harness.store.jobs.create(other, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
+    assert (await harness.store.jobs.create(SPEC, "bob", JobKind.FINE_TUNING, again_within=60)).id != first.id
+    harness.clock.ahead += 61
+    assert (await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING, again_within=60)).id != first.id
 
 
-async def test_jobs_are_found_by_their_metadata(world: World) -> None:
+async def test_jobs_are_found_by_their_metadata(harness: StoreHarness) -> None:
     marked = SPEC.model_copy(update={"labels": {"metadata": {"a": "1", "b": "\x00é" * 200}}})
-    job = await world.store.jobs.create(marked, "ann", JobKind.FINE_TUNING)
-    plain = await world.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
+    job = await harness.store.jobs.create(marked, "ann", JobKind.FINE_TUNING)
+    plain = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
 
     async def found(metadata: dict[str, str]) -> list[str]:
-        return [each.id for each in (await world.store.jobs.list(metadata=metadata)).jobs]
+        return [each.id for each in (await harness.store.jobs.list(metadata=metadata)).jobs]
 
     assert await found({"a": "1"}) == await found({"a": "1", "b": "\x00é" * 200}) == [job.id]
     assert await found({"a": "2"}) == await found({"a": "1", "b": ""}) == []
     assert await found({}) == [plain.id]
-    await world.store.requests.cancel(job.id)
-    await world.store.jobs.delete(job.id)
+    await harness.store.control.cancel(job.id)
+    await harness.store.jobs.delete(job.id)
     assert await found({"a": "1"}) == []
 
 
-async def test_a_job_that_does_not_run_is_cancelled_at_once(world: World) -> None:
-    for job in (await world.job(), await world.job("bob")):
-        cancelled = await world.store.requests.cancel(job.id, job.owner)
+async def test_a_job_that_does_not_run_is_cancelled_at_once(harness: StoreHarness) -> None:
+    for job in (await harness.job(), await harness.job("bob")):
+        cancelled = await harness.store.control.cancel(job.id, job.owner)
         assert cancelled.status is JobStatus.CANCELLED
         assert cancelled.finished_at is not None
-        assert await world.store.requests.cancel(job.id) == cancelled  # asked again, as after a lost answer
-    queued = await world.queued()
-    assert (await world.store.requests.cancel(queued.id)).status is JobStatus.CANCELLED
-    assert await world.store.claims.claim_queued(await world.runner(), DEVICES) is None
+        assert await harness.store.control.cancel(job.id) == cancelled  # asked again, as after a lost answer
+    queued = await harness.queued()
+    assert (await harness.store.control.cancel(queued.id)).status is JobStatus.CANCELLED
+    assert await harness.store.claims.claim_queued(await harness.runner(), DEVICES) is None
 
 
-async def test_cancelling_during_preparation_fences_the_helper(world: World) -> None:
-    await world.job()
-    claimed = await world.store.claims.claim_validating(await world.runner())
+async def test_cancelling_during_preparation_fences_the_helper(harness: StoreHarness) -> None:
+    await harness.job()
+    claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
-    await world.store.requests.cancel(claimed.job.id)
+    await harness.store.control.cancel(claimed.job.id)
     with pytest.raises(LostAttempt):
-        await world.store.attempts.prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
+        await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
     with pytest.raises(LostAttempt):
-        await world.store.attempts.cancelled(claimed.lease)
-    assert (await world.store.jobs.attempts(claimed.job.id))[0].outcome is Outcome.CANCELLED
+        await harness.store.attempts.report_cancelled(claimed.lease)
+    assert (await harness.store.jobs.attempts(claimed.job.id))[0].outcome is Outcome.CANCELLED
 
 
-async def test_a_running_job_is_asked(world: World) -> None:
-    claimed = await world.running()
-    asked = await world.store.requests.cancel(claimed.job.id)
-    assert (asked.status, asked.request) == (JobStatus.RUNNING, Request.CANCEL)
-    assert await world.store.requests.cancel(claimed.job.id) == asked
-    for ask in (world.store.requests.pause, world.store.requests.resume):
+async def test_a_running_job_is_asked(harness: StoreHarness) -> None:
+    claimed = await harness.running()
+    asked = await harness.store.control.cancel(claimed.job.id)
+    assert (asked.status, asked.request) == (JobStatus.RUNNING, StopRequest.CANCEL)
+    assert await harness.store.control.cancel(claimed.job.id) == asked
+    for ask in (harness.store.control.pause, harness.store.control.resume):
         with pytest.raises(NotAllowedError, match="being cancelled"):
             await ask(claimed.job.id)
-    assert (await world.store.attempts.cancelled(claimed.lease)).status is JobStatus.CANCELLED
+    assert (await harness.store.attempts.report_cancelled(claimed.lease)).status is JobStatus.CANCELLED
 
 
-async def test_pause_and_resume_wherever_the_job_is(world: World) -> None:
-    store = world.store
-    fresh = await world.job()
-    assert (await store.requests.pause(fresh.id)).status is JobStatus.PAUSED
-    assert await store.claims.claim_validating(await world.runner()) is None
-    assert (await store.requests.resume(fresh.id)).status is JobStatus.VALIDATING
-    await store.requests.cancel(fresh.id)
+async def test_pause_and_resume_wherever_the_job_is(harness: StoreHarness) -> None:
+    store = harness.store
+    fresh = await harness.job()
+    assert (await store.control.pause(fresh.id)).status is JobStatus.PAUSED
+    assert await store.claims.claim_validating(await harness.runner()) is None
+    assert (await store.control.resume(fresh.id)).status is JobStatus.VALIDATING
+    await store.control.cancel(fresh.id)
 
-    queued = await world.queued()
-    paused = await store.requests.pause(queued.id)
+    queued = await harness.queued()
+    paused = await store.control.pause(queued.id)
     assert paused.status is JobStatus.PAUSED
-    assert await store.requests.pause(queued.id) == paused
-    assert await store.claims.claim_queued(await world.runner(), DEVICES) is None
-    resumed = await store.requests.resume(queued.id)
+    assert await store.control.pause(queued.id) == paused
+    assert await store.claims.claim_queued(await harness.runner(), DEVICES) is None
+    resumed = await store.control.resume(queued.id)
     assert resumed.status is JobStatus.QUEUED
-    assert await store.requests.resume(queued.id) == resumed
-    await store.requests.pause(queued.id)
-    assert (await store.requests.cancel(queued.id)).status is JobStatus.CANCELLED
+    assert await store.control.resume(queued.id) == resumed
+    await store.control.pause(queued.id)
+    assert (await store.control.cancel(queued.id)).status is JobStatus.CANCELLED
 
 
-async def test_pausing_a_running_job(world: World) -> None:
-    store, runner = world.store, await world.runner()
-    claimed = await world.running(runner=runner)
-    await store.requests.pause(claimed.job.id)
-    assert (await store.attempts.paused(claimed.lease)).status is JobStatus.PAUSED
+async def test_pausing_a_running_job(harness: StoreHarness) -> None:
+    store, runner = harness.store, await harness.runner()
+    claimed = await harness.running(runner=runner)
+    await store.control.pause(claimed.job.id)
+    assert (await store.attempts.report_paused(claimed.lease)).status is JobStatus.PAUSED
     assert await store.claims.claim_queued(runner, DEVICES) is None
-    await store.requests.resume(claimed.job.id)
+    await store.control.resume(claimed.job.id)
     again = await store.claims.claim_queued(runner, DEVICES)
     assert again is not None
     assert again.lease.attempt == claimed.lease.attempt + 1
 
 
-async def test_a_pause_that_was_taken_back_while_the_ranks_saved(world: World) -> None:
-    claimed = await world.running()
-    await world.store.requests.pause(claimed.job.id)
-    assert (await world.store.requests.resume(claimed.job.id)).request is None
-    assert (await world.store.attempts.paused(claimed.lease)).status is JobStatus.QUEUED
+async def test_a_pause_that_was_taken_back_while_the_ranks_saved(harness: StoreHarness) -> None:
+    claimed = await harness.running()
+    await harness.store.control.pause(claimed.job.id)
+    assert (await harness.store.control.resume(claimed.job.id)).request is None
+    assert (await harness.store.attempts.report_paused(claimed.lease)).status is JobStatus.QUEUED
 
 
-async def test_a_finished_job_takes_no_requests(world: World) -> None:
-    claimed = await world.running()
-    job = await world.store.attempts.succeeded(claimed.lease, RESULT)
-    for ask in (world.store.requests.cancel, world.store.requests.pause, world.store.requests.resume):
+async def test_a_finished_job_takes_no_requests(harness: StoreHarness) -> None:
+    claimed = await harness.running()
+    job = await harness.store.attempts.report_succeeded(claimed.lease, RESULT)
+    for ask in (harness.store.control.cancel, harness.store.control.pause, harness.store.control.resume):
         with pytest.raises(NotAllowedError, match="succeeded"):
             await ask(job.id)
     with pytest.raises(NotAllowedError, match="no longer change"):
-        await world.store.requests.change_config(job.id, ConfigChange(accumulation_steps=2))
-    assert await world.store.jobs.get(job.id) == job
+        await harness.store.control.change_config(job.id, ConfigChange(accumulation_steps=2))
+    assert await harness.store.jobs.get(job.id) == job
 
 
-async def test_config_changes_add_up_and_reach_later_attempts(world: World) -> None:
-    store, runner = world.store, await world.runner()
-    claimed = await world.running(runner=runner)
-    await store.requests.change_config(claimed.job.id, ConfigChange(gradient_clipping=0.5), "ann")
-    await store.requests.change_config(claimed.job.id, ConfigChange(accumulation_steps=8, gradient_clipping=2.0))
+async def test_config_changes_add_up_and_reach_later_attempts(harness: StoreHarness) -> None:
+    store, runner = harness.store, await harness.runner()
+    claimed = await harness.running(runner=runner)
+    await store.control.change_config(claimed.job.id, ConfigChange(gradient_clipping=0.5), "ann")
+    await store.control.change_config(claimed.job.id, ConfigChange(accumulation_steps=8, gradient_clipping=2.0))
     await store.attempts.release(claimed.lease, Outcome.LOST)
     again = await store.claims.claim_queued(runner, DEVICES)
     assert again is not None

@@ -6,16 +6,16 @@ from sqlalchemy import text
 from onyx.jobs.errors import BadValueError
 from onyx.jobs.store.keys import ApiKey, Scope, digest
 from onyx.jobs.store.store import Store
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 
-async def test_a_key_is_told_once_and_stored_hashed(world: World) -> None:
-    key, secret = await world.store.keys.create("laptop", "ann")
+async def test_a_key_is_told_once_and_stored_hashed(harness: StoreHarness) -> None:
+    key, secret = await harness.store.keys.create("laptop", "ann")
     assert secret.startswith("onyx_")
     assert len(secret) > 40
     assert key.opens(secret)
     assert key.scope is Scope.USER
-    async with world.store.database.engine.connect() as connection:
+    async with harness.store.database.engine.connect() as connection:
         row = (await connection.execute(text("select * from api_key"))).one()
     assert secret not in str(row)
     assert row.secret_hash == digest(secret) == key.secret_hash
@@ -30,13 +30,13 @@ async def test_no_two_keys_are_the_same_and_each_opens_only_itself(store: Store)
     assert await store.keys.list() == tuple(sorted((key for key, _ in made), key=lambda key: (key.created_at, key.id)))
 
 
-async def test_a_revoked_key_opens_nothing_in_any_process(world: World) -> None:
-    key, secret = await world.store.keys.create("laptop", "ann")
-    assert await world.store.keys.revoke(key.id)
-    assert not await world.store.keys.revoke(key.id)
-    assert not await world.store.keys.revoke("key-nobody")
-    assert not await world.store.keys.revoke("'; --")
-    again = world.another()
+async def test_a_revoked_key_opens_nothing_in_any_process(harness: StoreHarness) -> None:
+    key, secret = await harness.store.keys.create("laptop", "ann")
+    assert await harness.store.keys.revoke(key.id)
+    assert not await harness.store.keys.revoke(key.id)
+    assert not await harness.store.keys.revoke("key-nobody")
+    assert not await harness.store.keys.revoke("'; --")
+    again = harness.another()
     (listed,) = await again.keys.list()
     assert listed.revoked_at is not None
     assert not listed.opens(secret)

@@ -13,7 +13,7 @@ from onyx.jobs.store.migrate import is_migrated, migrate, upgrade
 from onyx.jobs.store.store import Store
 from onyx.jobs.store.tables import Base
 from tests.jobs.conftest import Databases
-from tests.jobs.world import SPEC, World
+from tests.jobs.store_harness import SPEC, StoreHarness
 
 _DEFINITIONS = {
     "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name",
@@ -38,12 +38,12 @@ async def definitions(url: str, *, create: bool) -> list[str]:
     return found
 
 
-async def test_models_and_migrations_agree(databases: Databases, world: World) -> None:
-    async with world.store.database.engine.connect() as connection:
+async def test_models_and_migrations_agree(databases: Databases, harness: StoreHarness) -> None:
+    async with harness.store.database.engine.connect() as connection:
         assert await connection.run_sync(differences) == []
     made = await definitions(databases.empty(), create=True)
     assert len(made) > 8
-    assert await definitions(world.url, create=False) == made  # with the conditions of indexes, which Alembic skips
+    assert await definitions(harness.url, create=False) == made  # with the conditions of indexes, which Alembic skips
 
 
 async def test_opening_a_store_makes_its_tables_once(databases: Databases) -> None:

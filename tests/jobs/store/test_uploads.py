@@ -7,7 +7,7 @@ from onyx.jobs.errors import BadValueError, DiskQuotaError
 from onyx.jobs.ids import make_file_id
 from onyx.jobs.store.store import Store
 from onyx.jobs.store.uploads import SUFFIXES, StoredFile, suffix_of
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 
 async def put(store: Store, owner: str = "ann", filename: str = "train.jsonl", size: int = 10) -> StoredFile:
@@ -71,11 +71,11 @@ async def test_pages_and_sums(store: Store) -> None:
         await store.uploads.list("bob", after=files[0].id)
 
 
-async def test_a_file_whose_time_is_over_is_gone(world: World) -> None:
-    store = world.store
+async def test_a_file_whose_time_is_over_is_gone(harness: StoreHarness) -> None:
+    store = harness.store
     file = await store.uploads.put(make_file_id(), "ann", purpose="p", filename="f", size=1, expires_after=60)
     assert await store.uploads.get(file.id) == file
-    world.clock.ahead += 61
+    harness.clock.ahead += 61
     assert await store.uploads.get(file.id) is None
     assert await store.uploads.list("ann") == ((), False)
     assert [each.id for each in await store.uploads.expired()] == [file.id]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from onyx.memory.devices.heap import free_in_heap, roomy_heap, steady_heap, trim_heap
-from onyx.memory.footprint.calibrate import growth, told
+from onyx.memory.footprint.calibrate import growth, in_fork
 
 SIZE = 100 * 2**20
 
@@ -53,7 +53,7 @@ def kept(ready: Callable[[], bool]) -> int:
             del tensors
         return str(free_in_heap() - before)
 
-    return int(told(work))
+    return int(in_fork(work))
 
 
 def test_a_roomy_heap_keeps_what_is_freed() -> None:

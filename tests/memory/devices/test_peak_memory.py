@@ -1,7 +1,7 @@
 """The most that a process took since it held its model."""
 
 from onyx.memory.devices.peak_memory import Watermark
-from onyx.memory.footprint.calibrate import told
+from onyx.memory.footprint.calibrate import in_fork
 
 MIB = 2**20
 
@@ -15,7 +15,7 @@ def peak_of(held: int, taken: int) -> int:
         del block
         return str(mark.peak())
 
-    return int(told(work))
+    return int(in_fork(work))
 
 
 def test_it_remembers_what_was_given_back() -> None:

@@ -8,8 +8,8 @@ import torch
 from benchmarks.memory_cases import llama
 from onyx.memory.devices.device import Device
 from onyx.memory.footprint.model_builder import build
-from onyx.memory.footprint.overhead import footprint_of
 from onyx.memory.footprint.probe import token_trace
+from onyx.memory.footprint.stored import footprint_of
 from onyx.memory.footprint.training_step import (
     blank_batch,
     blank_pairs,

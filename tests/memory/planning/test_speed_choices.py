@@ -1,4 +1,4 @@
-"""Whether a plan compiles."""
+"""Whether a plan compiles, and how it lays samples out."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,13 @@ import pytest
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 
 from onyx.memory.devices.device import Device
-from onyx.memory.planner import PlanRequest, plan
+from onyx.memory.planner import plan
 from onyx.memory.planning.plan import Plan
-from onyx.memory.planning.speed_choices import joins
+from onyx.memory.planning.request import PlanRequest
+from onyx.memory.planning.speed_choices import joins_samples
 from onyx.memory.planning.timing import Timing, store_timing
 from onyx.memory.recipe import Recipe
-from tests.measured import KNOWN_CPU
+from tests.planner_cache import KNOWN_CPU
 
 GB = 2**30
 SLOW = Timing(per_micro_batch=0.0, per_token=0.01, per_update=0.0)
@@ -83,7 +84,7 @@ def config_of(family: str, **changes: Any) -> PretrainedConfig:
 
 def joined(config: PretrainedConfig, label: str = "cpu:0", **recipe: Any) -> bool:
     wanted = Recipe(model=config, max_length=32, task="causal-lm", **recipe)
-    return joins(
+    return joins_samples(
         config, PlanRequest(recipe=wanted, effective_batch=8, devices=[CPU], lengths=[32] * 8, quick=True), [label]
     )
 

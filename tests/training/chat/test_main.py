@@ -43,7 +43,7 @@ class Client:
 
     def __init__(self) -> None:
         self.socket, other = socket.socketpair()
-        self.socket.settimeout(60)
+        self.socket.settimeout(600)
         self._lines = self.socket.makefile("rb")
         self._thread = threading.Thread(target=_serve, args=(other,))
         self._thread.start()
@@ -64,7 +64,7 @@ class Client:
     def close(self) -> None:
         self._lines.close()
         self.socket.close()
-        self._thread.join(60)
+        self._thread.join(600)
         assert not self._thread.is_alive()
 
 

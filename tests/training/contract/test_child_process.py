@@ -82,7 +82,7 @@ def test_the_lifeline_that_the_environment_names_is_watched() -> None:
     reader, writer = os.pipe()
     code = (
         "import time; from onyx.training.contract.child_process import watch_inherited_lifeline; "
-        "watch_inherited_lifeline(60); time.sleep(30)"
+        "watch_inherited_lifeline(60); time.sleep(900)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -93,7 +93,7 @@ def test_the_lifeline_that_the_environment_names_is_watched() -> None:
     )
     os.close(reader)
     os.close(writer)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=600)
     assert (process.returncode, stderr) == (1, "the runner is gone: leaving\n")
 
 

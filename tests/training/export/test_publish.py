@@ -27,7 +27,7 @@ def logits(model: Any) -> torch.Tensor:
 def test_a_full_model(job: Job) -> None:
     run = train(job)
     published = AutoModelForCausalLM.from_pretrained(job.dir / "model")
-    assert torch.equal(logits(published), logits(run.worker.model))
+    assert torch.equal(logits(published), logits(run.step.model))
     snapshot = AutoModelForCausalLM.from_pretrained(job.dir / "snapshots" / "epoch-1")
     assert torch.equal(logits(published), logits(snapshot))
     tokenizer = AutoTokenizer.from_pretrained(job.dir / "model")
@@ -43,7 +43,7 @@ def test_an_adapter(job: Job) -> None:
     assert "adapter_model.safetensors" in files
     assert "model.safetensors" not in files
     published = AutoPeftModelForCausalLM.from_pretrained(job.dir / "model")
-    assert torch.equal(logits(published), logits(run.worker.model))
+    assert torch.equal(logits(published), logits(run.step.model))
     base = AutoModelForCausalLM.from_pretrained(job.model)
     assert not torch.equal(logits(base), logits(published))
 

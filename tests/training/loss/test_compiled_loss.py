@@ -15,12 +15,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import AutoModelForCausalLM
 
 from onyx.training.contract.attempt import Exit
-from onyx.training.loss.objective import loss_and_right
+from onyx.training.loss.objective import loss_and_correct
 from onyx.training.packing.joined_attention import attend_joined
 from onyx.training.packing.samples import blank_row, row_of
-from onyx.training.rank.warmup import graph_shapes
+from onyx.training.rank.startup import graph_shapes
+from tests.training.fork_server import ForkServer
 from tests.training.job import Job, make_model, write_data
-from tests.training.template import Template
 
 LENGTHS = [int(n) for n in np.random.default_rng(3).integers(4, 24, size=64)]
 
@@ -33,10 +33,10 @@ needs_compiler = pytest.mark.skipif(not shutil.which("c++") and not shutil.which
 
 
 @pytest.fixture
-def job(template: Template, tmp_path: Path) -> Job:
+def job(fork_server: ForkServer, tmp_path: Path) -> Job:
     data = write_data(tmp_path / "data", LENGTHS)
     model = make_model(tmp_path, num_hidden_layers=1)
-    return Job(template=template, home=tmp_path, model=model, data=data, training={"epochs": 1}, budgets=[96])
+    return Job(fork_server=fork_server, home=tmp_path, model=model, data=data, training={"epochs": 1}, budgets=[96])
 
 
 @needs_compiler
@@ -46,7 +46,7 @@ def test_it_trains_to_the_same_weights_within_float_error(job: Job, tmp_path: Pa
     compiled = job.twin("compiled", compile_dir=tmp_path / "compiled")
     assert compiled.wait(compiled.start(), COMPILING) == [Exit.DONE], compiled.log()
     assert any("compiled in" in event.message for event in compiled.events), compiled.log()
-    assert (tmp_path / "compiled").stat().st_mode & 0o077 == 0  # graphs are pickle: nobody else's to write
+    assert (tmp_path / "compiled").stat().st_mode & 0o077 == 0  # graphs are pickle: no other user may write
     for name, weight in plain.weights().items():
         torch.testing.assert_close(compiled.weights()[name], weight, rtol=1e-4, atol=1e-6)
 
@@ -76,8 +76,8 @@ def test_without_a_compiler_it_trains_as_it_is_and_says_so(job: Job, tmp_path: P
     environment = os.environ | {"CXX": "/bin/false", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "onyx.training.rank.main", str(path), "0"]
     assert subprocess.run(command, env=environment, capture_output=True).returncode == Exit.DONE
-    (told,) = [event for event in broken.events if "not compiled" in event.message]
-    assert told.level == "warn"
+    (event,) = [each for each in broken.events if "not compiled" in each.message]
+    assert event.level == "warn"
     for name, weight in plain.weights().items():
         assert torch.equal(broken.weights()[name], weight)
 
@@ -109,14 +109,14 @@ def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch
     model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
     attend_joined(model)
     counter = CompileCounterWithBackend("inductor")
-    compiled = torch.compile(loss_and_right, dynamic=True, backend=counter)
+    compiled = torch.compile(loss_and_correct, dynamic=True, backend=counter)
     compiled(model, blank_row(4, 30, CPU))[0].backward()
     graphs = counter.frame_count
     for lengths in ([30, 20, 20, 5], [7], [9, 9, 9], [40, 40]):
         batch = row_of([(np.arange(n) + 3, np.arange(n) + 3) for n in lengths], CPU)
         loss, right = compiled(model, batch)
         loss.backward()
-        plain, plain_right = loss_and_right(model, batch)
+        plain, plain_right = loss_and_correct(model, batch)
         torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-5)
         assert right == plain_right
     assert counter.frame_count == graphs

@@ -14,18 +14,24 @@ from onyx.memory.footprint.live_bytes import Counter
 from onyx.memory.footprint.model_builder import build
 from onyx.memory.footprint.training_step import IGNORED, blank_batch, loss_sum
 from onyx.memory.recipe import Recipe
-from onyx.recipe.autocast import autocast
+from onyx.recipe.model import autocast
 from onyx.recipe.precision import Precision
+from onyx.training.contract.metrics_csv import read_rows
 from onyx.training.contract.spec import TrainingSpec
 from onyx.training.data.token_store import PreferencePairs
 from onyx.training.loss.compiled_loss import CompiledLoss
-from onyx.training.loss.objective import Imitate, Prefer, count_right, loss_and_right, objective_of
+from onyx.training.loss.objective import (
+    PreferenceObjective,
+    SupervisedObjective,
+    count_correct,
+    loss_and_correct,
+    objective_of,
+)
 from onyx.training.packing.cut import shares
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank.reference import make_reference, missing_stretches
 from onyx.training.rank.run import Run
 from onyx.training.rank.share import run_share
-from onyx.training.state.metrics import read_rows
 from tests.training.conftest import LENGTHS
 from tests.training.job import Job, inline, make_model, run_inline, write_pairs
 
@@ -34,31 +40,31 @@ SAME = 1e-6
 
 
 def pairs_of(run: Run) -> PreferencePairs:
-    assert isinstance(run.worker.samples, PreferencePairs)
-    return run.worker.samples
+    assert isinstance(run.step.samples, PreferencePairs)
+    return run.step.samples
 
 
 def answer(run: Run, row: int) -> float:
     """The log-probability of one answer, token by token."""
     tokens, labels = pairs_of(run).answers.sample(row)
     with torch.no_grad():
-        logits = run.worker.model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].double()
+        logits = run.step.model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].double()
     chances = logits.log_softmax(-1)
     return sum(float(chances[at - 1, label]) for at, label in enumerate(labels) if at and label != -100)
 
 
 def test_the_objective_follows_the_spec() -> None:
-    assert isinstance(objective_of(TrainingSpec()), Imitate)
-    assert objective_of(TrainingSpec(objective="dpo", dpo_beta=0.3)) == Prefer(0.3)
+    assert isinstance(objective_of(TrainingSpec()), SupervisedObjective)
+    assert objective_of(TrainingSpec(objective="dpo", dpo_beta=0.3)) == PreferenceObjective(0.3)
 
 
-def test_the_loss_is_that_of_the_paper(preferring: Job) -> None:
-    with inline(preferring) as run:
-        pairs, model = pairs_of(run), run.worker.model.eval()
+def test_the_loss_is_that_of_the_paper(preference_job: Job) -> None:
+    with inline(preference_job) as run:
+        pairs, model = pairs_of(run), run.step.model.eval()
         pairs.reference[:] = np.random.default_rng(0).normal(-30, 5, pairs.reference.shape)
         chosen = np.array([3, 0, 7])
-        measured = Prefer(0.4).measure(model, batch_of(pairs, chosen, run.worker.device))
-        score = Prefer(0.4).score(model, batch_of(pairs, chosen, run.worker.device))
+        measured = PreferenceObjective(0.4).measure(model, batch_of(pairs, chosen, run.step.device))
+        score = PreferenceObjective(0.4).score(model, batch_of(pairs, chosen, run.step.device))
         expected = []
         for pair in chosen.tolist():
             rewards = [0.4 * (answer(run, 2 * pair + half) - pairs.reference[pair, half]) for half in (0, 1)]
@@ -71,11 +77,11 @@ def test_the_loss_is_that_of_the_paper(preferring: Job) -> None:
 
 def gradient(run: Run, chosen: list[np.ndarray], budget: int, weight: int) -> torch.Tensor:
     """Of a window whose ranks ran these shares one after the other."""
-    for each in run.worker.parameters:
+    for each in run.step.parameters:
         each.grad = None
     for share in chosen:
-        run_share(run.worker, share, budget=budget, weight=weight, update=0)
-    return torch.cat([each.grad.flatten() for each in run.worker.parameters if each.grad is not None])
+        run_share(run.step, share, budget=budget, weight=weight, update=0)
+    return torch.cat([each.grad.flatten() for each in run.step.parameters if each.grad is not None])
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -102,11 +108,11 @@ def test_no_cut_changes_the_gradient(
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_it_learns_what_is_preferred(preferring: Job, method: str) -> None:
+def test_it_learns_what_is_preferred(preference_job: Job, method: str) -> None:
     rate = 3e-3 if method == "full" else 2e-2
-    preferring.training |= {"epochs": 6, "method": method, "learning_rate": rate, "dpo_beta": 0.5}
-    run = run_inline(preferring)
-    rows = read_rows(preferring.dir / "metrics.csv")
+    preference_job.training |= {"epochs": 6, "method": method, "learning_rate": rate, "dpo_beta": 0.5}
+    run = run_inline(preference_job)
+    rows = read_rows(preference_job.dir / "metrics.csv")
     assert list(rows[0])[:8] == [
         "update", "epoch", "samples", "trained_tokens", "loss", "gradient_norm", "learning_rate", "tokens_per_second",
     ]  # fmt: skip
@@ -119,31 +125,31 @@ def test_it_learns_what_is_preferred(preferring: Job, method: str) -> None:
     last = run.progress.epochs[-1]
     assert last["evaluation_loss"] < 0.4
     assert last["evaluation_accuracy"] == 1
-    metrics = [event for event in preferring.events if event.kind == "metrics"]
+    metrics = [event for event in preference_job.events if event.kind == "metrics"]
     assert metrics[-1].data["reward_margin"] == float(rows[-1]["reward_margin"])
 
 
-def test_the_first_window_knows_no_preference_yet(preferring: Job, home: Path) -> None:
+def test_the_first_window_knows_no_preference_yet(preference_job: Job, home: Path) -> None:
     """Without dropout the policy is its own reference: every margin is 0 but for rounding."""
-    preferring.model = make_model(home)
-    with inline(preferring) as run:
+    preference_job.model = make_model(home)
+    with inline(preference_job) as run:
         assert make_reference(run, missing_stretches(run))
         window = run.next_window()
-        share = run_share(run.worker, window.share, budget=128, weight=window.weight, update=0)
+        share = run_share(run.step, window.share, budget=128, weight=window.weight, update=0)
     assert window.weight == 8
     assert share.window.losses / 8 == pytest.approx(math.log(2), abs=1e-4)
 
 
 def test_labels_that_do_not_count_are_not_right() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0], [0.0, 0.0, 1.0], [5.0, 0.0, 0.0]])
-    assert count_right(logits, torch.tensor([1, 2, 2, IGNORED])).item() == 2
+    assert count_correct(logits, torch.tensor([1, 2, 2, IGNORED])).item() == 2
 
 
 def test_training_and_evaluation_count_alike(job: Job) -> None:
     with inline(job) as run:
-        batch = batch_of(run.worker.samples, np.arange(16), run.worker.device)
-        measured = Imitate().measure(run.worker.model, batch)
-        loss, right = Imitate().score(run.worker.model, batch)
+        batch = batch_of(run.step.samples, np.arange(16), run.step.device)
+        measured = SupervisedObjective().measure(run.step.model, batch)
+        loss, right = SupervisedObjective().score(run.step.model, batch)
     assert measured.sums is not None
     assert measured.sums.tolist() == [right.item()]
     assert measured.loss.item() == pytest.approx(loss.item())
@@ -151,11 +157,11 @@ def test_training_and_evaluation_count_alike(job: Job) -> None:
 
 def right_one_by_one(run: Run) -> int:
     """Of all samples, before this attempt learns anything."""
-    samples, count = run.worker.samples, 0
+    samples, count = run.step.samples, 0
     for index in range(len(LENGTHS)):
         tokens, labels = samples.sample(index)  # type: ignore[union-attr]
         with torch.no_grad():
-            likeliest = run.worker.model(input_ids=torch.from_numpy(tokens)[None]).logits[0].argmax(-1)
+            likeliest = run.step.model(input_ids=torch.from_numpy(tokens)[None]).logits[0].argmax(-1)
         count += sum(int(likeliest[at - 1]) == label for at, label in enumerate(labels) if at and label != IGNORED)
     return count
 
@@ -166,7 +172,7 @@ def test_no_cut_and_no_rank_changes_the_count(job: Job) -> None:
     job.model = job.dir / "model"  # one that has something right
     job.window, job.training = len(LENGTHS), {"epochs": 1}
     with inline(job.twin("before")) as run:
-        expected = right_one_by_one(run) / int(run.worker.samples.weights.sum())
+        expected = right_one_by_one(run) / int(run.step.samples.weights.sum())
     assert 0 < expected < 1
     cuts = {"alone": [1], "some": [100], "whole": [10_000], "ranks": [64, 300]}
     found = {
@@ -190,7 +196,7 @@ def test_counting_is_never_the_peak(precision: Precision) -> None:
     model = build(config, Recipe(model=config), "cpu")
     batch = blank_batch(3, 64, causal=True)
     peaks = []
-    for forward in (loss_sum, lambda *given: loss_and_right(*given)[0]):
+    for forward in (loss_sum, lambda *given: loss_and_correct(*given)[0]):
         with Counter() as counter:
             with autocast(precision, "cpu"):
                 loss = forward(model, batch)
@@ -208,7 +214,7 @@ def test_a_compiled_step_counts_alike(job: Job, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back what was there
     compiled = CompiledLoss(tmp_path / "compiled")
     with inline(job.twin("compiled")) as run:
-        batch = batch_of(run.worker.samples, np.arange(16), run.worker.device)
-        (loss, right), (expected, number) = (take(run.worker.model, batch) for take in (compiled, loss_and_right))
+        batch = batch_of(run.step.samples, np.arange(16), run.step.device)
+        (loss, right), (expected, number) = (take(run.step.model, batch) for take in (compiled, loss_and_correct))
     assert right.item() == number.item() > 0
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

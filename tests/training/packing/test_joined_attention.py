@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from onyx.memory.footprint.training_step import Batch, logits_of
 from onyx.memory.planning.speed_choices import FAMILIES
-from onyx.training.loss.objective import loss_and_right
+from onyx.training.loss.objective import loss_and_correct
 from onyx.training.packing.joined_attention import attend_joined
 from onyx.training.packing.samples import blank_row, row_of
 from onyx.training.prepare.cpu_precision_probe import precision_trouble
@@ -107,9 +107,9 @@ def test_what_is_not_joined_goes_as_before() -> None:
 def test_with_gradient_checkpointing() -> None:
     model, batch = model_of("llama"), row_of(samples_of([9, 4, 4]), CPU)
     attend_joined(model)
-    plain = gradients(model, loss_and_right(model, batch)[0])
+    plain = gradients(model, loss_and_correct(model, batch)[0])
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    again = gradients(model, loss_and_right(model, batch)[0])
+    again = gradients(model, loss_and_correct(model, batch)[0])
     assert all(torch.equal(again[name], slope) for name, slope in plain.items())
 
 

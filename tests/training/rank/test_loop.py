@@ -97,17 +97,17 @@ def test_evaluation_trains_nothing_and_takes_no_random_number(job: Job, tmp_path
     with inline(job) as run:
         held = run.evaluation
         assert isinstance(held, PreparedSamples)
-        before = {name: value.clone() for name, value in run.worker.model.state_dict().items()}
+        before = {name: value.clone() for name, value in run.step.model.state_dict().items()}
         state = torch.get_rng_state()
         score = evaluate(run, held)
     assert score is not None
     assert torch.equal(torch.get_rng_state(), state)
-    assert same(before, dict(run.worker.model.state_dict()))
-    assert all(each.grad is None for each in run.worker.parameters)
-    assert run.worker.model.training
+    assert same(before, dict(run.step.model.state_dict()))
+    assert all(each.grad is None for each in run.step.parameters)
+    assert run.step.model.training
     assert score.tokens == held.weights.sum()
 
-    model = run.worker.model.eval().requires_grad_(False)
+    model = run.step.model.eval().requires_grad_(False)
     loss = correct = 0.0
     for index in range(3):
         tokens = torch.from_numpy(held.sample(index)[0])[None]

@@ -13,7 +13,7 @@ from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import UserError
 from onyx.training.rank import main as rank
 from onyx.training.rank.loop import Ending
-from onyx.training.rank.rank_group import RankReport, heard
+from onyx.training.rank.rank_group import RankReport, parse_reports
 from tests.training.job import Job
 from tests.waiting import PATIENCE
 
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 def attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An attempt that is entered without changing this process."""
     monkeypatch.setattr(StopFlag, "listen", lambda self: self)
-    monkeypatch.setattr(rank, "_introduce", lambda number: None)
+    monkeypatch.setattr(rank, "_set_up_process", lambda number: None)
     job.number = 1
     return job.write_attempt()
 
@@ -55,8 +55,8 @@ def test_endings(attempt: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending,
 
 
 def test_what_ranks_tell_one_another_comes_back_as_it_was() -> None:
-    told = [RankReport(budget=7, loss=0.1 + 0.2, peak=2**50), RankReport(budget=1, config=3, clipping=0.0)]
-    assert heard([number for each in told for number in each.numbers()]) == told
+    reports = [RankReport(budget=7, loss=0.1 + 0.2, peak=2**50), RankReport(budget=1, config=3, clipping=0.0)]
+    assert parse_reports([number for each in reports for number in each.numbers()]) == reports
 
 
 def test_memory_that_runs_out_after_the_vote_ends_the_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_memory_that_runs_out_after_the_vote_ends_the_attempt(job: Job, monkeypa
         raise MemoryError
 
     monkeypatch.setattr(StopFlag, "listen", lambda self: self)
-    monkeypatch.setattr(rank, "_introduce", lambda number: None)
+    monkeypatch.setattr(rank, "_set_up_process", lambda number: None)
     monkeypatch.setattr(rank, "ready_device", lambda share, deterministic: None)
     job.number = 1
     path = job.write_attempt()

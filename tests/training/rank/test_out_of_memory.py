@@ -4,8 +4,15 @@ import torch
 
 from onyx.training.contract.attempt import Share
 from onyx.training.contract.spec import TrainingSpec
-from onyx.training.rank.out_of_memory import Thrash, allocator_retries, does_not_fit, finer, peak_bytes, watch_memory
-from onyx.training.rank.warmup import worst_shapes
+from onyx.training.rank.out_of_memory import (
+    ThrashDetector,
+    allocator_retries,
+    does_not_fit,
+    peak_bytes,
+    smaller_budget,
+    watch_memory,
+)
+from onyx.training.rank.startup import worst_shapes
 
 
 @pytest.mark.parametrize(
@@ -20,23 +27,23 @@ from onyx.training.rank.warmup import worst_shapes
     ],
 )
 def test_the_next_budget(budget: int, samples: int, length: int, smaller: int | None) -> None:
-    assert finer(budget, samples=samples, length=length) == smaller
+    assert smaller_budget(budget, samples=samples, length=length) == smaller
 
 
 def test_budgets_end() -> None:
     budget: int | None = 10_000
     steps = 0
     while budget is not None:
-        budget = finer(budget, samples=max(1, budget // 70), length=70)
+        budget = smaller_budget(budget, samples=max(1, budget // 70), length=70)
         steps += 1
     assert steps < 12
 
 
 def test_two_windows_with_retries_in_a_row_shrink() -> None:
-    thrash = Thrash()
-    seen = [thrash.seen(retries) for retries in (3, 3, 4, 4, 5, 6, 7, 8, 8)]
+    thrash = ThrashDetector()
+    seen = [thrash.detect(retries) for retries in (3, 3, 4, 4, 5, 6, 7, 8, 8)]
     assert seen == [False, False, False, False, False, True, False, True, False]
-    assert not Thrash().seen(None)
+    assert not ThrashDetector().detect(None)
 
 
 def test_the_cpu_has_no_allocator_that_retries() -> None:

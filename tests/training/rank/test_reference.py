@@ -1,4 +1,4 @@
-"""What the model thought before it was trained: right, computed once, and not lost."""
+"""The reference: correct, computed once, and not lost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,19 +38,19 @@ def stored(job: Job) -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def stretched(preferring: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
+def stretched(preference_job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     """36 pairs are three stretches."""
     monkeypatch.setattr(reference, "STRETCH", 16)
-    return preferring
+    return preference_job
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_it_is_the_model_before_training_without_dropout(preferring: Job, method: str) -> None:
-    preferring.training |= {"method": method, "lora": {"dropout": 0.5}}
-    with inline(preferring) as run:
+def test_it_is_the_model_before_training_without_dropout(preference_job: Job, method: str) -> None:
+    preference_job.training |= {"method": method, "lora": {"dropout": 0.5}}
+    with inline(preference_job) as run:
         expected = [[answer_in_eval(run, 2 * pair + half) for half in (0, 1)] for pair in range(36)]
-        if method == "lora":  # an adapter that says something, and is not asked
-            for name, each in run.worker.model.named_parameters():
+        if method == "lora":  # an adapter that would change the answer
+            for name, each in run.step.model.named_parameters():
                 if "lora_B" in name:
                     torch.nn.init.normal_(each.data)
         state = torch.get_rng_state()
@@ -59,14 +59,14 @@ def test_it_is_the_model_before_training_without_dropout(preferring: Job, method
         assert pairs_of(run).reference == pytest.approx(np.array(expected), rel=1e-5)
         assert isinstance(run.evaluation, PreferencePairs)
         assert np.isfinite(run.evaluation.reference).all()
-        assert run.worker.model.training
-        assert all(each.requires_grad and each.grad is None for each in run.worker.parameters)
+        assert run.step.model.training
+        assert all(each.requires_grad and each.grad is None for each in run.step.parameters)
 
 
 def answer_in_eval(run: Run, row: int) -> float:
-    run.worker.model.eval()
+    run.step.model.eval()
     found = answer(run, row)
-    run.worker.model.train()
+    run.step.model.train()
     return found
 
 
@@ -80,22 +80,22 @@ def test_a_resumed_attempt_reads_what_the_first_one_computed(stretched: Job) -> 
     assert np.array_equal(pairs_of(run).reference, stored(stretched))
 
 
-def test_trained_weights_are_no_reference(preferring: Job) -> None:
-    run_inline(preferring)
-    for path in preferring.dir.glob("reference-*/training-*/*.npy"):
+def test_trained_weights_are_no_reference(preference_job: Job) -> None:
+    run_inline(preference_job)
+    for path in preference_job.dir.glob("reference-*/training-*/*.npy"):
         path.unlink()
-    with inline(preferring) as run, pytest.raises(UserError, match="start the job again") as error:
+    with inline(preference_job) as run, pytest.raises(UserError, match="start the job again") as error:
         make_reference(run)
     assert error.value.code == "reference_lost"
 
 
-def test_an_adapter_can_be_switched_off_again(preferring: Job) -> None:
-    preferring.training |= {"method": "lora", "learning_rate": 0.05}
-    run_inline(preferring)
-    before = stored(preferring)
-    for path in preferring.dir.glob("reference-*/training-*/*.npy"):
+def test_an_adapter_can_be_switched_off_again(preference_job: Job) -> None:
+    preference_job.training |= {"method": "lora", "learning_rate": 0.05}
+    run_inline(preference_job)
+    before = stored(preference_job)
+    for path in preference_job.dir.glob("reference-*/training-*/*.npy"):
         path.unlink()
-    with inline(preferring) as run:
+    with inline(preference_job) as run:
         assert make_reference(run)
     assert np.array_equal(pairs_of(run).reference, before)
 
@@ -114,20 +114,20 @@ def test_stopping_keeps_the_stretches_that_are_done(stretched: Job) -> None:
     assert same(stretched.weights(), quiet.weights())
 
 
-def _counting(make: Callable[..., Batch], tell: Callable[[int], None]) -> Callable[..., Batch]:
+def _counting(make: Callable[..., Batch], on_call: Callable[[int], None]) -> Callable[..., Batch]:
     calls = 0
 
     def made(*arguments: Any) -> Batch:
         nonlocal calls
         calls += 1
-        tell(calls)
+        on_call(calls)
         return make(*arguments)
 
     return made
 
 
-def test_where_memory_runs_out_it_is_cut_finer(preferring: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    preferring.budgets = [10_000]
+def test_where_memory_runs_out_it_is_cut_finer(preference_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    preference_job.budgets = [10_000]
     sizes = []
 
     def short(samples: PreferencePairs, chosen: NDArray[np.int64], device: torch.device) -> Batch:
@@ -136,31 +136,31 @@ def test_where_memory_runs_out_it_is_cut_finer(preferring: Job, monkeypatch: pyt
             raise MemoryError
         return batch_of(samples, chosen, device)
 
-    with inline(preferring.twin("enough")) as run:
+    with inline(preference_job.twin("enough")) as run:
         make_reference(run)
     enough = pairs_of(run).reference
     monkeypatch.setattr(reference, "batch_of", short)
-    with inline(preferring) as run:
+    with inline(preference_job) as run:
         assert make_reference(run)
     assert sizes[0] == 36
     assert pairs_of(run).reference == pytest.approx(enough, rel=1e-5)
 
 
 def test_a_pair_that_does_not_fit_alone_is_the_users_to_change(
-    preferring: Job, monkeypatch: pytest.MonkeyPatch
+    preference_job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short(*_: object) -> Batch:
         raise MemoryError
 
     monkeypatch.setattr(reference, "batch_of", short)
-    with inline(preferring) as run, pytest.raises(UserError, match="one pair of answers of 42 tokens"):
+    with inline(preference_job) as run, pytest.raises(UserError, match="one pair of answers of 42 tokens"):
         make_reference(run)
 
 
-def test_two_ranks_compute_it_together(preferring: Job, home: Path) -> None:
-    preferring.training |= {"epochs": 1}
-    alone = preferring.twin("alone").finish()
-    preferring.budgets, preferring.parts = [128, 64], [0.7, 0.3]
-    preferring.finish()
-    assert stored(preferring) == pytest.approx(stored(alone), rel=1e-5)
-    assert len(preferring.rows()) == len(alone.rows()) == 5
+def test_two_ranks_compute_it_together(preference_job: Job, home: Path) -> None:
+    preference_job.training |= {"epochs": 1}
+    alone = preference_job.twin("alone").finish()
+    preference_job.budgets, preference_job.parts = [128, 64], [0.7, 0.3]
+    preference_job.finish()
+    assert stored(preference_job) == pytest.approx(stored(alone), rel=1e-5)
+    assert len(preference_job.rows()) == len(alone.rows()) == 5

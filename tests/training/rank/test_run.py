@@ -10,8 +10,8 @@ from onyx.memory.planner import plan
 from onyx.memory.planning.timing import Timing, own_key, store_timing
 from onyx.memory.recipe import Recipe
 from onyx.training.rank import run as pace
-from onyx.training.rank.run import Pace
-from tests.measured import KNOWN_CPU
+from onyx.training.rank.run import Throughput
+from tests.planner_cache import KNOWN_CPU
 from tests.training.job import Job, inline, run_inline
 
 GROWING = {"accumulation_warmup": 6, "accumulation_scheduler": "linear"}
@@ -67,18 +67,18 @@ GB = 2**30
 def test_waiting_for_others_and_short_work_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("onyx.training.rank.run.time.monotonic", lambda: now)
-    mine = Pace()
+    mine = Throughput()
     mine.end()  # a warm-up
     assert (mine.tokens, mine.seconds) == (0, 0.0)
     mine.begin(1000)
     now += pace.ENOUGH_SECONDS / 2
     mine.end()
     now += 1000.0  # at the vote
-    assert mine.per_token is None
+    assert mine.seconds_per_token is None
     mine.begin(1000)
     now += pace.ENOUGH_SECONDS / 2
     mine.end()
-    assert mine.per_token == pytest.approx(pace.ENOUGH_SECONDS / 2000)
+    assert mine.seconds_per_token == pytest.approx(pace.ENOUGH_SECONDS / 2000)
 
 
 @pytest.mark.parametrize(("slower", "shares"), [(2.0, [20, 10]), (1.1, [15, 15])])

@@ -11,20 +11,20 @@ from onyx.memory.planning.timing import Timing, own_key, store_timing
 from onyx.training.contract.attempt import Event
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
-from onyx.training.loss.objective import loss_and_right
-from onyx.training.rank import startup as start
-from onyx.training.rank import warmup as graphs
+from onyx.training.loss.objective import loss_and_correct
+from onyx.training.rank import startup
 from onyx.training.rank.loop import Ending, train
-from onyx.training.state.journal import Line, Place
-from tests.training import uneven
+from onyx.training.rank.step import RankStep
+from onyx.training.state.journal import JournalLine, Place
+from tests.training import uneven_kernels
 from tests.training.job import Job, inline, run_inline, same, write_data
 
 
 @pytest.fixture(autouse=True)
 def _uneven() -> Iterator[None]:
-    uneven.install()
+    uneven_kernels.install()
     yield
-    uneven.uninstall()
+    uneven_kernels.uninstall()
 
 
 def test_products_depend_on_the_number_of_rows_and_on_nothing_else() -> None:
@@ -40,25 +40,25 @@ def lines(job: Job, kind: str = "memory") -> list[Event]:
     return [event for event in job.events if event.kind == kind and "window" in event.data]
 
 
-def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preferring: Job) -> None:
+def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preference_job: Job) -> None:
     """Also before the first checkpoint, and for the reference: else a later attempt could not know."""
-    preferring.memory_losses = 1
-    preferring.training |= {"epochs": 1}
-    run_inline(preferring)
-    (event,) = lines(preferring)
-    assert Line.model_validate({name: event.data[name] for name in Line.model_fields if name in event.data}) == Line(
-        window=0, stretch=0, budgets=(64,)
-    )
-    replay = preferring.twin("replay", memory_losses=0)
+    preference_job.memory_losses = 1
+    preference_job.training |= {"epochs": 1}
+    run_inline(preference_job)
+    (event,) = lines(preference_job)
+    assert JournalLine.model_validate(
+        {name: event.data[name] for name in JournalLine.model_fields if name in event.data}
+    ) == JournalLine(window=0, stretch=0, budgets=(64,))
+    replay = preference_job.twin("replay", memory_losses=0)
     replay.number = 1
     replay.attempt_dir.mkdir(parents=True)
-    (replay.attempt_dir / "events.jsonl").write_bytes((preferring.attempt_dir / "events.jsonl").read_bytes())
+    (replay.attempt_dir / "events.jsonl").write_bytes((preference_job.attempt_dir / "events.jsonl").read_bytes())
     run_inline(replay)
     assert lines(replay) == []
-    assert same(replay.weights(), preferring.weights())
-    other = preferring.twin("other", memory_losses=0)
+    assert same(replay.weights(), preference_job.weights())
+    other = preference_job.twin("other", memory_losses=0)
     run_inline(other)
-    assert not same(other.weights(), preferring.weights())
+    assert not same(other.weights(), preference_job.weights())
 
 
 def test_a_lost_attempt_moves_no_sample_to_another_rank(job: Job) -> None:
@@ -85,7 +85,7 @@ def compiled(job: Job, home: Path, patch: pytest.MonkeyPatch) -> Job:
     """A job whose plan compiles; the compiler itself is test_compiled's, and takes its time."""
 
     def plain(loss: CompiledLoss, _: Path) -> None:
-        loss._loss, loss.failed = loss_and_right, None
+        loss._loss, loss.failed = loss_and_correct, None
 
     patch.setattr(CompiledLoss, "__init__", plain)
     patch.setattr(CompiledLoss, "freeze", lambda _: None)  # it would hold for this whole process
@@ -97,15 +97,15 @@ def test_a_step_that_could_not_be_compiled_is_not_compiled_later(
 ) -> None:
     broken = compiled(job, tmp_path, monkeypatch)
 
-    def fail(*_: object) -> bool:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler")
 
     with inline(broken) as run, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graphs, "fits", fail)
-        start.start(run, run.place())
+        patch.setattr(startup, "graph_shapes", fail)
+        startup.start(run, run.place())
         assert run.progress.steering.eager
     assert [event.data["eager"] for event in lines(broken, "message")] == [True]
-    monkeypatch.setattr(graphs, "fits", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(startup, "graph_shapes", lambda *_, **__: pytest.fail("compiled again"))
     again = run_inline(broken)
     assert again.progress.steering.eager
     plain = job.twin("plain", training={"epochs": 1})
@@ -123,12 +123,12 @@ def test_graphs_are_those_of_the_plan_whatever_the_budget_is(
     def make(_: object, compiled: CompiledLoss, budget: int, window: int, *__: object) -> None:
         made.append((budget, window))
 
-    monkeypatch.setattr(start, "make_graphs", make)
+    monkeypatch.setattr(startup, "make_graphs", make)
     for budget in (128, 32):
         with inline(shaped) as run:
             lower = {"budgets": (budget,), "window": budget // 16}
             run.progress.steering = run.progress.steering.model_copy(update=lower)
-            start.start(run, run.place())
+            startup.start(run, run.place())
     assert made == [(128, 8)] * 2
 
 
@@ -136,9 +136,16 @@ def test_a_shape_that_does_not_fit_beside_the_compiler_is_not_made_smaller(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = compiled(job, tmp_path, monkeypatch)
-    monkeypatch.setattr(graphs, "fits", lambda *_: False)
+    fits = startup.fits
+    tries: list[tuple[int, int]] = []
+
+    def fits_after_the_first(step: RankStep, samples: int, length: int, seconds: dict[int, float]) -> bool:
+        tries.append((samples, length))
+        return len(tries) > 1 and fits(step, samples, length, seconds)
+
+    monkeypatch.setattr(startup, "fits", fits_after_the_first)
     with inline(small) as run:
-        start.start(run, run.place())
+        startup.start(run, run.place())
         assert run.progress.steering.eager
 
 
@@ -147,9 +154,9 @@ def test_after_an_end_without_memory_nothing_is_compiled(
 ) -> None:
     lost = compiled(job, tmp_path, monkeypatch)
     lost.memory_losses = 1
-    monkeypatch.setattr(graphs, "fits", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(startup, "graph_shapes", lambda *_, **__: pytest.fail("compiled"))
     with inline(lost) as run:
-        start.start(run, run.place())
+        startup.start(run, run.place())
     (event,) = lines(lost)
     assert (event.data["budgets"], event.data["eager"]) == ([64], True)
 
@@ -163,7 +170,7 @@ def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, mon
     run_inline(quiet)
     stop = StopFlag()
     with inline(job, stop) as run, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.record, "due", lambda update: setattr(stop, "requested", update >= 4))
+        patch.setattr(run.recorder, "due", lambda update: setattr(stop, "requested", update >= 4))
         assert train(run) is Ending.STOPPED
     shutil.rmtree(tmp_path / "home")
     slow = Timing(per_micro_batch=9.0, per_token=9.0, per_update=9.0)

@@ -7,7 +7,7 @@ from torch import nn
 from onyx.training.contract.spec import TrainingSpec
 from onyx.training.rank.optimizer import optimizer_for
 from onyx.training.state import checkpoint
-from onyx.training.state.checkpoint import Clock, complete, latest, read_progress, restore, save
+from onyx.training.state.checkpoint import CheckpointSchedule, complete, latest, read_progress, restore, save
 from onyx.training.state.progress import Progress, Steering
 
 
@@ -81,20 +81,20 @@ def test_a_later_save_of_the_same_update_takes_its_place(tmp_path: Path) -> None
 def test_saving_costs_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("onyx.training.state.checkpoint.time.monotonic", lambda: now)
-    clock = Clock(None, 0)
-    assert not clock.due(1)
+    schedule = CheckpointSchedule(None, 0)
+    assert not schedule.due(1)
     now += 20
-    assert clock.due(2)
-    clock.saved(2, seconds=3.0)
+    assert schedule.due(2)
+    schedule.saved(2, seconds=3.0)
     now += 59
-    assert not clock.due(3)
+    assert not schedule.due(3)
     now += 1
-    assert clock.due(4)
+    assert schedule.due(4)
 
 
 def test_tests_save_by_updates() -> None:
-    clock = Clock(5, 10)
-    assert next(update for update in range(10, 20) if clock.due(update)) == 15
+    schedule = CheckpointSchedule(5, 10)
+    assert next(update for update in range(10, 20) if schedule.due(update)) == 15
 
 
 def test_norms_and_biases_do_not_decay() -> None:

@@ -8,8 +8,8 @@ from onyx.training.state.events import Events, read_events
 
 def test_lines_are_numbered_and_whole(tmp_path: Path) -> None:
     events = Events(tmp_path / "events.jsonl")
-    events.say("message", "hello", {"a": (1, 2)})
-    events.say("skip", "no", {"loss": float("nan"), "deep": {"x": [float("inf"), 1.5]}}, level="warn", safe=True)
+    events.emit("message", "hello", {"a": (1, 2)})
+    events.emit("skip", "no", {"loss": float("nan"), "deep": {"x": [float("inf"), 1.5]}}, level="warn", durable=True)
     events.close()
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [line["line"] for line in lines] == [1, 2]
@@ -21,7 +21,7 @@ def test_lines_are_numbered_and_whole(tmp_path: Path) -> None:
 def test_a_torn_line_is_no_event(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = Events(path)
-    events.say("message", "one")
+    events.emit("message", "one")
     events.close()
     with path.open("a") as file:
         file.write('{"line": 2, "ti')
@@ -41,4 +41,4 @@ def test_metrics_come_once_a_second_and_at_the_end(tmp_path: Path, monkeypatch: 
 
 
 def test_other_ranks_are_silent() -> None:
-    Events(None).say("message", "nobody hears")
+    Events(None).emit("message", "not written")

@@ -10,7 +10,7 @@ from onyx.api.openai.deps import JobDep, OpenAIRoute
 from onyx.api.openai.errors import wrong
 from onyx.api.openai.names import event_id, read_event_id
 from onyx.api.openai.schemas.jobs import EventObject, EventPage
-from onyx.jobs.models import StoredEvent
+from onyx.jobs.records import StoredEvent
 from onyx.training.contract import event_kinds
 
 router = APIRouter(route_class=OpenAIRoute, tags=["fine-tuning"])

@@ -42,7 +42,7 @@ FileDep = Annotated[StoredFile, Depends(_file)]
 @router.post("/files", openapi_extra=UPLOAD)
 async def create_file(request: Request, context: ContextDep, caller: CallerDep) -> FileObject:
     """Upload a file. Its lines are checked when a job is made of it, so this is as fast as the disk."""
-    room, kind = context.home.room, request.headers.get("content-type", "")
+    room, kind = context.home.disk_quota, request.headers.get("content-type", "")
     refusal = await room.refusal(caller.name, _at_least(request))
     try:
         file_id, form, part = await receive(context.settings, kind, request.stream(), refusal)

@@ -96,4 +96,4 @@ def test_the_service_stays_without_torch(tmp_path: Path) -> None:
     import sys
 
     code = "import sys, onyx.api.openai.routes.chat, onyx.api.app_context; assert 'torch' not in sys.modules, 'torch'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -56,7 +56,7 @@ async def _succeeded(settings: Settings) -> Job:
     runner = await store.runners.register(this_process())
     claimed = await store.claims.claim_validating(runner)
     assert claimed is not None
-    await store.attempts.prepared(claimed.lease, [DeviceNeed(kind="cpu")], {})
+    await store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind="cpu")], {})
     claimed = await store.claims.claim_queued(runner, [RunnerDevice(name="cpu:0", kind="cpu")])
     assert claimed is not None
     await store.events.mirror(claimed.lease, [Event(line=1, time=50.0, kind="snapshot", message="kept", data=SNAPSHOT)])
@@ -65,7 +65,7 @@ async def _succeeded(settings: Settings) -> Job:
     numbers = {"updates": 6, "skipped": 0, "samples": 6, "trained_tokens": 60, "seconds": 1.0}
     losses = {"final_loss": 2.0, "best_loss": 2.0, "best_evaluation_loss": 2.0}
     plan = {"peak_bytes": [1], "effective_batch": 1, "micro_batch": 1, "accumulation_steps": 1}
-    done = await store.attempts.succeeded(
+    done = await store.attempts.report_succeeded(
         claimed.lease, Result.model_validate(numbers | losses | plan | {"epochs": [SNAPSHOT]})
     )
     await home.close()

@@ -15,7 +15,7 @@ KNOWN_CPU = Overhead(fixed=24 * 2**20, slack=1.02, fixed_high=36 * 2**20, slack_
 """For tests of what follows from an overhead, whatever this machine's is."""
 
 
-def share_measurements(home: Path) -> None:
+def share_planner_cache(home: Path) -> None:
     """What the planner has measured on this machine holds for every test's home."""
     (home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
     for kind in KINDS:

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onyx.jobs.files import write_json
-from onyx.jobs.runner.compose_attempt import attempt_file
-from onyx.training.contract.attempt import Attempt, Share, attempt_dir
+from onyx.training.contract.attempt import Attempt, Share, attempt_dir, attempt_file
 from onyx.training.contract.spec import DataSpec, JobSpec, WandbSpec
 from onyx.training.state.events import Events
 
@@ -40,6 +39,6 @@ def say_updates(attempt: Attempt, updates: range) -> None:
     events = Events(attempt.attempt_dir / "events.jsonl")
     for update in updates:
         events.metrics(f"update {update}", {"update": update, "loss": 1 / update, "learning_rate": 0.1}, last=True)
-    events.say("checkpoint", "saved", {"update": updates[-1]})
-    events.say("evaluation", "epoch 1", {"update": updates[-1], "evaluation_loss": 0.5, "evaluation_accuracy": None})
+    events.emit("checkpoint", "saved", {"update": updates[-1]})
+    events.emit("evaluation", "epoch 1", {"update": updates[-1], "evaluation_loss": 0.5, "evaluation_accuracy": None})
     events.close()

@@ -12,17 +12,17 @@ from onyx.jobs.store.store import Store
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Share
 from onyx.training.contract.prepared import Planned, PreparedJob
-from tests.jobs.world import World
+from tests.jobs.store_harness import StoreHarness
 
 SAMPLES = 20
 
 
-async def context_of(
-    world: World, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
+async def make_context(
+    harness: StoreHarness, home: Path, *, store: Store | None = None, launcher: Launcher | None = None
 ) -> RunnerContext:
     """A runner's context with the CPU of this host."""
     settings = Settings(home=home, cpu_memory="3GB")
-    store = store or world.store
+    store = store or harness.store
     return RunnerContext(
         settings=settings,
         store=store,
@@ -32,10 +32,10 @@ async def context_of(
     )
 
 
-async def running(world: World, context: RunnerContext) -> ClaimedJob:
+async def claim_job(harness: StoreHarness, context: RunnerContext) -> ClaimedJob:
     """The context's runner holds a job and its device. Nothing else may be waiting."""
-    job = await world.job()
-    claimed = await world.store.claims.claim_validating(context.runner_id)
+    job = await harness.job()
+    claimed = await harness.store.claims.claim_validating(context.runner_id)
     assert claimed is not None
     share = Share(device="cpu:0", share=1.0, token_budget=64)
     document = PreparedJob(
@@ -52,7 +52,7 @@ async def running(world: World, context: RunnerContext) -> ClaimedJob:
         planned=Planned(plan={"window": 2, "devices": []}, shares=[share], precision="float32"),
     )
     needs = needs_of(context.offered, job.spec)
-    await world.store.attempts.prepared(claimed.lease, needs, document.model_dump(mode="json"))
-    training = await world.store.claims.claim_queued(context.runner_id, context.lent)
+    await harness.store.attempts.report_prepared(claimed.lease, needs, document.model_dump(mode="json"))
+    training = await harness.store.claims.claim_queued(context.runner_id, context.lent)
     assert training is not None
     return training

@@ -1,7 +1,7 @@
 import pytest
 
 from onyx.training.contract.spec import TrainingSpec
-from onyx.training.rank.learning_rate import learning_rate
+from onyx.training.rank.optimizer import learning_rate
 
 
 def rates(total: int = 100, size: int = 10, **spec: object) -> list[float]:

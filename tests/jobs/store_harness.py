@@ -61,7 +61,7 @@ def metrics(number: int, update: int, loss: float) -> Event:
     return Event(line=number, time=1000.0 + number, kind="metrics", message=f"update {update}", data=data)
 
 
-class World:
+class StoreHarness:
     """A store and its clock."""
 
     def __init__(self, url: str) -> None:
@@ -92,7 +92,7 @@ class World:
         assert claimed is not None
         assert claimed.job.id == job.id
         needs = [DeviceNeed(kind=CPU, name=name)] * devices
-        return await self.store.attempts.prepared(claimed.lease, needs, {"plan": {"window": 2}})
+        return await self.store.attempts.report_prepared(claimed.lease, needs, {"plan": {"window": 2}})
 
     async def running(self, owner: str = "ann", runner: str | None = None) -> ClaimedJob:
         await self.queued(owner)

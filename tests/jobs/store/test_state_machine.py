@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from onyx.jobs.errors import LostAttempt, NotAllowedError
 from onyx.jobs.models import DeviceNeed, Job, Lease
 from onyx.jobs.status import JobStatus, Outcome
-from tests.jobs.model import Held, Model, look
-from tests.jobs.world import CPU, DEVICES, FAILURE, LEASE, RESULT, World, line
+from tests.jobs.store.reference_model import Held, Model, look
+from tests.jobs.store_harness import CPU, DEVICES, FAILURE, LEASE, RESULT, StoreHarness, line
 
 T = TypeVar("T")
 HOSTS = ("alpha", "alpha", "beta")  # two runners share the devices of one host
@@ -32,11 +32,11 @@ class Machine(Model, RuleBasedStateMachine):
         Model.__init__(self)
         RuleBasedStateMachine.__init__(self)
         self.loop = asyncio.Runner()
-        self.world = World(self.url)
-        self.store = self.world.store
-        self.run(self.world.wipe())
+        self.harness = StoreHarness(self.url)
+        self.store = self.harness.store
+        self.run(self.harness.wipe())
         self.pids = len(HOSTS)
-        self.runners = [self.run(self.world.runner(host, pid)) for pid, host in enumerate(HOSTS)]
+        self.runners = [self.run(self.harness.runner(host, pid)) for pid, host in enumerate(HOSTS)]
         self.start_in_the_middle()
 
     def start_in_the_middle(self) -> None:
@@ -60,7 +60,7 @@ class Machine(Model, RuleBasedStateMachine):
     @precondition(lambda self: len(self.jobs) < 5)
     @rule(owner=st.sampled_from(["ann", "bob"]))
     def create(self, owner: str) -> None:
-        job = self.run(self.world.job(owner))
+        job = self.run(self.harness.job(owner))
         self.jobs.append(job.id)
         self.mirrored[job.id] = set()
 
@@ -69,9 +69,9 @@ class Machine(Model, RuleBasedStateMachine):
     def ask(self, pick: int, what: str) -> None:
         job_id = self.jobs[pick % len(self.jobs)]
         asks = {
-            "cancel": self.store.requests.cancel,
-            "pause": self.store.requests.pause,
-            "resume": self.store.requests.resume,
+            "cancel": self.store.control.cancel,
+            "pause": self.store.control.pause,
+            "resume": self.store.control.resume,
         }
         try:
             job = self.run(asks[what](job_id))
@@ -113,7 +113,7 @@ class Machine(Model, RuleBasedStateMachine):
     @rule(pick=PICK, update=st.integers(0, 9))
     def checkpoint(self, pick: int, update: int) -> None:
         held = self.pick(pick)
-        self.write(held, self.store.attempts.checkpoint(held.lease, update))
+        self.write(held, self.store.attempts.report_checkpoint(held.lease, update))
 
     @precondition(lambda self: self.held)
     @rule(pick=PICK, count=st.integers(1, 3), mirror=st.booleans())
@@ -158,7 +158,7 @@ class Machine(Model, RuleBasedStateMachine):
         """A runner's process dies, and the next one on its host finds it dead."""
         (dead,) = [each for each in self.run(self.store.runners.list()) if each.id == self.runners[who]]
         self.pids += 1
-        self.runners[who] = self.run(self.world.runner(HOSTS[who], self.pids))
+        self.runners[who] = self.run(self.harness.runner(HOSTS[who], self.pids))
         lost = {job.id for job in self.run(self.store.runners.replace_dead(self.runners[who], dead))}
         assert lost == {held.lease.job_id for held in self.held if held.live and held.runner == dead.id}
         self.lost(lost, who)
@@ -173,7 +173,7 @@ class Machine(Model, RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, LEASE / 4, LEASE, LEASE * 3]), who=RUNNERS)
     def pass_time(self, seconds: float, who: int) -> None:
         """One runner goes on reaching the store, the others may not."""
-        self.run(self.world.pass_time(seconds, self.runners[who]))
+        self.run(self.harness.pass_time(seconds, self.runners[who]))
 
     # What must be true, always
 
@@ -194,7 +194,7 @@ class Machine(Model, RuleBasedStateMachine):
     def mirror_former(self, held: Held, runner: str) -> None:
         """What whoever takes over does first: nothing that stands in the file may be lost."""
         lease = held.lease
-        self.run(self.store.events.mirror_former(runner, lease.job_id, lease.attempt, held.file))
+        self.run(self.store.events.mirror_ended(runner, lease.job_id, lease.attempt, held.file))
         self.mirrored[lease.job_id] |= {(lease.attempt, event.line) for event in held.file}
 
     def write(self, held: Held, work: Coroutine[Any, Any, object]) -> bool:
@@ -208,15 +208,15 @@ class Machine(Model, RuleBasedStateMachine):
 
     def end_write(self, lease: Lease, end: str) -> Coroutine[Any, Any, Job]:
         if end == "prepared":
-            return self.store.attempts.prepared(lease, [DeviceNeed(kind=CPU)] * (1 + lease.attempt % 2), {})
+            return self.store.attempts.report_prepared(lease, [DeviceNeed(kind=CPU)] * (1 + lease.attempt % 2), {})
         if end == "succeeded":
-            return self.store.attempts.succeeded(lease, RESULT)
+            return self.store.attempts.report_succeeded(lease, RESULT)
         if end == "failed":
-            return self.store.attempts.failed(lease, FAILURE)
+            return self.store.attempts.report_failed(lease, FAILURE)
         if end == "paused":
-            return self.store.attempts.paused(lease)
+            return self.store.attempts.report_paused(lease)
         return (
-            self.store.attempts.cancelled(lease)
+            self.store.attempts.report_cancelled(lease)
             if end == "cancelled"
             else self.store.attempts.release(lease, Outcome(end))
         )

@@ -1,4 +1,4 @@
-"""A warm process that forks ranks for tests, as the runner's template does: a start costs milliseconds."""
+"""A fork server for tests, like the runner's: it has imported what a rank needs, so a start takes milliseconds."""
 
 import gc
 import json
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SECONDS = 600.0
-"""A rank that takes longer hangs."""
+"""A rank that takes longer is taken to hang."""
 
 
-class Template:
-    """The test's end."""
+class ForkServer:
+    """The test's side of it."""
 
     def __init__(self) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.template"],
+            [sys.executable, "-m", "tests.training.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -73,6 +73,7 @@ class Template:
 
 
 def _serve() -> None:
+    import onyx.training.preload  # noqa: F401 - no fork has to import it
 
     gc.collect()
     gc.freeze()
@@ -90,16 +91,16 @@ def _reap(pid: int) -> int:
 def _fork(request: dict[str, Any]) -> int:
     pid = os.fork()
     if pid == 0:
-        _become(request)
+        _run_rank(request)
     return pid
 
 
-def _become(request: dict[str, Any]) -> NoReturn:
+def _run_rank(request: dict[str, Any]) -> NoReturn:
     import importlib
     import resource
 
     from onyx.training.rank.main import main
-    from tests.training.uneven import install
+    from tests.training.uneven_kernels import install
 
     status = 1
     try:
@@ -114,7 +115,7 @@ def _become(request: dict[str, Any]) -> NoReturn:
             module, _, name = request["hook"].partition(":")
             getattr(importlib.import_module(module), name)()
         if request["hold"]:
-            _hold(Path(request["attempt"]).parent, request["rank"], request["hold"])
+            _wait_at_updates(Path(request["attempt"]).parent, request["rank"], request["hold"])
         status = main(request["attempt"], request["rank"])
     except BaseException:
         traceback.print_exc()
@@ -123,10 +124,10 @@ def _become(request: dict[str, Any]) -> NoReturn:
         os._exit(status)
 
 
-def _hold(attempt: Path, rank: int, updates: list[int]) -> None:
-    """Let rank 0 wait right after it wrote the row of one of these updates, and every rank before the first."""
+def _wait_at_updates(attempt: Path, rank: int, updates: list[int]) -> None:
+    """Make rank 0 wait after it wrote the row of one of these updates, and at 0 every rank before its first window."""
     from onyx.training.contract.child_process import StopFlag
-    from onyx.training.state.metrics import Metrics, Row
+    from onyx.training.contract.metrics_csv import Metrics, Row
 
     add, listen = Metrics.add, StopFlag.listen
 

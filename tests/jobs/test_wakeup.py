@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
 
-from onyx.jobs.runner.wakeup import WakeupListener, wake_runner
+from onyx.jobs.wakeup import WakeupListener, wake_runner
 from tests.waiting import PATIENCE
 
 

@@ -10,32 +10,32 @@ from onyx.jobs.ids import JobKind
 from onyx.jobs.models import RunnerDevice
 from onyx.jobs.status import JobStatus
 from onyx.jobs.store.store import Store
-from tests.jobs.world import CPU, DEVICES, RESULT, SPEC, World, line
+from tests.jobs.store_harness import CPU, DEVICES, RESULT, SPEC, StoreHarness, line
 
 
 @asynccontextmanager
-async def several(world: World, count: int) -> AsyncIterator[list[Store]]:
-    stores = [world.another() for _ in range(count)]
+async def several(harness: StoreHarness, count: int) -> AsyncIterator[list[Store]]:
+    stores = [harness.another() for _ in range(count)]
     yield stores
     for store in stores:
         await store.close()
 
 
-async def test_of_many_who_claim_one_job_one_wins(world: World) -> None:
-    async with several(world, 4) as stores:
-        runners = [await world.runner(f"host-{place}") for place in range(4)]
+async def test_of_many_who_claim_one_job_one_wins(harness: StoreHarness) -> None:
+    async with several(harness, 4) as stores:
+        runners = [await harness.runner(f"host-{place}") for place in range(4)]
         for _ in range(3):
-            job = await world.queued()
+            job = await harness.queued()
             claims = await asyncio.gather(
                 *(store.claims.claim_queued(runner, DEVICES) for store, runner in zip(stores, runners, strict=True))
             )
             (won,) = [claimed for claimed in claims if claimed is not None]
             assert won.job.id == job.id
-            await world.store.attempts.cancelled(won.lease)
+            await harness.store.attempts.report_cancelled(won.lease)
 
 
-async def test_each_job_runs_once_and_no_device_is_lent_twice(world: World) -> None:
-    jobs = [(await world.queued(f"owner-{number % 3}", devices=1 + number % 2)).id for number in range(8)]
+async def test_each_job_runs_once_and_no_device_is_lent_twice(harness: StoreHarness) -> None:
+    jobs = [(await harness.queued(f"owner-{number % 3}", devices=1 + number % 2)).id for number in range(8)]
     devices = [RunnerDevice(name=f"cpu:{number}", kind=CPU) for number in range(3)]
     in_use: Counter[str] = Counter()
     done: list[str] = []
@@ -50,20 +50,20 @@ async def test_each_job_runs_once_and_no_device_is_lent_twice(world: World) -> N
             assert max(in_use.values()) == 1
             await store.attempts.heartbeat(claimed.lease)
             in_use.subtract(device.name for device in claimed.devices)  # before the store lends them again
-            await store.attempts.succeeded(claimed.lease, RESULT)
+            await store.attempts.report_succeeded(claimed.lease, RESULT)
             done.append(claimed.job.id)
 
-    async with several(world, 3) as stores:
-        runners = [await world.runner(pid=pid) for pid in range(3)]  # one host: they share the devices
+    async with several(harness, 3) as stores:
+        runners = [await harness.runner(pid=pid) for pid in range(3)]  # one host: they share the devices
         await asyncio.gather(*map(work, stores, runners))
     assert sorted(done) == sorted(jobs)
 
 
-async def test_limits_hold_between_claimers(world: World) -> None:
+async def test_limits_hold_between_claimers(harness: StoreHarness) -> None:
     for _ in range(4):
-        await world.queued("ann")
-    async with several(world, 4) as stores:
-        runners = [await world.runner(f"host-{place}") for place in range(4)]
+        await harness.queued("ann")
+    async with several(harness, 4) as stores:
+        runners = [await harness.runner(f"host-{place}") for place in range(4)]
         pairs = zip(stores, runners, strict=True)
         claims = await asyncio.gather(
             *(store.claims.claim_queued(runner, DEVICES, max_per_owner=2) for store, runner in pairs)
@@ -71,16 +71,16 @@ async def test_limits_hold_between_claimers(world: World) -> None:
     assert sum(claimed is not None for claimed in claims) == 2
 
 
-async def test_one_key_sent_many_times_at_once_makes_one_job(world: World) -> None:
-    async with several(world, 4) as stores:
+async def test_one_key_sent_many_times_at_once_makes_one_job(harness: StoreHarness) -> None:
+    async with several(harness, 4) as stores:
         jobs = await asyncio.gather(
             *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") for store in stores)
         )
     assert len({job.id for job in jobs}) == 1
 
 
-async def test_a_quota_holds_between_creators(world: World) -> None:
-    async with several(world, 4) as stores:
+async def test_a_quota_holds_between_creators(harness: StoreHarness) -> None:
+    async with several(harness, 4) as stores:
         made = await asyncio.gather(
             *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=2) for store in stores),
             return_exceptions=True,
@@ -88,21 +88,21 @@ async def test_a_quota_holds_between_creators(world: World) -> None:
     assert sum(isinstance(each, QuotaExceededError) for each in made) == 2
 
 
-async def test_a_cancellation_and_a_claim_agree_on_who_was_first(world: World) -> None:
-    runner = await world.runner()
-    async with several(world, 2) as (owner, other):
+async def test_a_cancellation_and_a_claim_agree_on_who_was_first(harness: StoreHarness) -> None:
+    runner = await harness.runner()
+    async with several(harness, 2) as (owner, other):
         for _ in range(5):
-            job = await world.queued()
+            job = await harness.queued()
             asked, claimed = await asyncio.gather(
-                owner.requests.cancel(job.id), other.claims.claim_queued(runner, DEVICES)
+                owner.control.cancel(job.id), other.claims.claim_queued(runner, DEVICES)
             )
             assert (asked.status is JobStatus.CANCELLED) == (claimed is None)
             if claimed is not None:
-                await world.store.attempts.cancelled(claimed.lease)
+                await harness.store.attempts.report_cancelled(claimed.lease)
 
 
-async def test_a_reader_who_follows_misses_nothing(world: World) -> None:
-    claimed = await world.running()
+async def test_a_reader_who_follows_misses_nothing(harness: StoreHarness) -> None:
+    claimed = await harness.running()
     job_id = claimed.job.id
     seen: list[int] = []
 
@@ -114,18 +114,18 @@ async def test_a_reader_who_follows_misses_nothing(world: World) -> None:
         while len(seen) < 60 + 3:
             seen.extend(event.seq for event in await store.events.list(job_id, after=seen[-1] if seen else 0))
 
-    async with several(world, 4) as stores:
+    async with several(harness, 4) as stores:
         await asyncio.gather(follow(stores[3]), *(write(stores[place], place + 1) for place in range(3)))
     assert seen == list(range(1, 64))
 
 
-async def test_an_end_and_a_takeover_agree_on_who_was_first(world: World) -> None:
-    holding, heir = await world.runner(pid=1), await world.runner(pid=2)
-    claimed = await world.running(runner=holding)
-    (record,) = [runner for runner in await world.store.runners.list("alpha") if runner.id == holding]
-    async with several(world, 2) as (zombie, other):
+async def test_an_end_and_a_takeover_agree_on_who_was_first(harness: StoreHarness) -> None:
+    holding, heir = await harness.runner(pid=1), await harness.runner(pid=2)
+    claimed = await harness.running(runner=holding)
+    (record,) = [runner for runner in await harness.store.runners.list("alpha") if runner.id == holding]
+    async with several(harness, 2) as (zombie, other):
         ended, lost = await asyncio.gather(
-            zombie.attempts.succeeded(claimed.lease, RESULT),
+            zombie.attempts.report_succeeded(claimed.lease, RESULT),
             other.runners.replace_dead(heir, record),
             return_exceptions=True,
         )

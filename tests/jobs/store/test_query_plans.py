@@ -12,12 +12,12 @@ from onyx.jobs.store.jobs import page_query
 from onyx.jobs.store.rows import split_spec
 from onyx.jobs.store.runners import held_query, lapsed_query
 from onyx.jobs.store.tables import AttemptRow, EventRow, JobRow
-from tests.jobs.world import DEVICES, SPEC, World
+from tests.jobs.store_harness import DEVICES, SPEC, StoreHarness
 
 FINISHED = 10_000
 
 
-async def fill(world: World) -> None:
+async def fill(harness: StoreHarness) -> None:
     spec, _ = split_spec(SPEC)
     jobs = [
         {
@@ -48,7 +48,7 @@ async def fill(world: World) -> None:
     ]
     said = {"attempt": 1, "time": 0.0, "kind": "message", "level": "info", "message": "hello", "data": "{}"}
     events = [{"job_id": job["id"], "seq": 1, "line": 1, **said} for job in jobs]
-    async with world.store.database.writing() as tx:
+    async with harness.store.database.writing() as tx:
         for table, rows in ((JobRow, jobs), (AttemptRow, attempts), (EventRow, events)):
             await tx.session.execute(insert(table), rows)
         await tx.session.execute(text("ANALYZE"))
@@ -66,11 +66,11 @@ async def full_reads(session: AsyncSession, query: Select[*tuple[object, ...]]) 
     return re.findall(r"Seq Scan on (?:job|event|attempt)\b.*", plan)
 
 
-async def test_finished_jobs_cost_nothing(world: World) -> None:
-    await fill(world)
-    await world.queued()
-    runner = await world.runner()
-    newest = (await world.store.jobs.list(owner="owner-1", limit=5)).jobs[-1]
+async def test_finished_jobs_cost_nothing(harness: StoreHarness) -> None:
+    await fill(harness)
+    await harness.queued()
+    runner = await harness.runner()
+    newest = (await harness.store.jobs.list(owner="owner-1", limit=5)).jobs[-1]
     queries: list[Select[*tuple[object, ...]]] = [
         waiting_query(JobStatus.QUEUED),
         waiting_query(JobStatus.VALIDATING),
@@ -86,8 +86,8 @@ async def test_finished_jobs_cost_nothing(world: World) -> None:
         page_query(owner="owner-1", statuses=[JobStatus.RUNNING], kind=None, after=None, limit=20),
         page_query(owner=None, statuses=(), kind=None, after=newest, limit=20),
     ]
-    async with world.store.database.reading() as session:
+    async with harness.store.database.reading() as session:
         for query in queries:
             assert await full_reads(session, query) == [], query
-    claimed = await world.store.claims.claim_queued(runner, DEVICES)
+    claimed = await harness.store.claims.claim_queued(runner, DEVICES)
     assert claimed is not None

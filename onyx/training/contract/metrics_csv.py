@@ -33,7 +33,7 @@ class TokenRow(Row):
     """One update by label tokens."""
 
     token_accuracy: float
-    """Share of the window's label tokens that the model held likeliest, before the update."""
+    """Fraction of the window's label tokens that the model predicted before the update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +44,14 @@ class PreferenceRow(Row):
     """Mean over the window's pairs, before the update."""
 
     preference_accuracy: float
-    """Share of the window's pairs that the model, compared with what it was, has in the right order."""
+    """Fraction of the window's pairs with a positive reward margin before the update."""
 
 
 class Metrics:
     """Appends rows. Without a path (every rank but the first) it writes nothing."""
 
     def __init__(self, path: Path | None, after: int, kind: type[Row] = Row) -> None:
-        """Rows of one kind. Those beyond update `after`, which the attempt resumes from, are done again."""
+        """The attempt resumes from update `after`: later rows are dropped, because it trains those updates again."""
         self._file = None
         self._names = [field.name for field in fields(kind)]
         if path is None:
@@ -67,8 +67,8 @@ class Metrics:
         if self._file is not None:
             self._writer(self._file).writerow(asdict(row))
 
-    def keep(self) -> None:
-        """Wait until the rows are on the disk: a checkpoint vouches for them."""
+    def sync(self) -> None:
+        """Wait until the rows are on the disk. A checkpoint counts on them."""
         if self._file is not None:
             fs.sync_file(self._file)
 
@@ -81,7 +81,7 @@ class Metrics:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The whole rows of a file. A torn last line is none."""
+    """The complete rows of a file. A torn last line is not one."""
     if not path.exists():
         return []
     text = path.read_text()

@@ -1,8 +1,8 @@
-"""Matrix products whose last bits depend on their shape: a rank that cuts otherwise than before cannot hide it.
+"""Matrix products whose last bits depend on their shape: a rank that cuts differently shows.
 
 Real kernels choose their blocks by the number of rows, so that products of the same rows may round differently in a
-larger micro-batch. On which CPU, and for which numbers, is chance: tests that compare bits would pass on one machine
-and fail on another. These kernels do it on every machine, for every number of rows.
+larger micro-batch. Whether they do depends on the CPU and the numbers: tests that compare bits would pass on one
+machine and fail on another. These kernels do it on every machine, for every number of rows.
 """
 
 import functools
@@ -14,22 +14,22 @@ from torch import Tensor
 from torch.library import Library
 
 COLUMNS = 64
-"""More would take memory and time, and tell nothing new."""
+"""More would take memory and time, and show nothing new."""
 
 _step = 2.0**-23
-"""By what part a product is larger: in float32, one or two units in the last place."""
+"""The relative change of a product: in float32, one or two units in the last place."""
 
 _libraries: list[Library] = []
 """Kernels stay registered as long as their library lives: as long as this process."""
 
 
 def install() -> None:
-    """From here on, in this process."""
+    """Replace torch's kernels in this process."""
     if _libraries:
         return
     library = Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch tells that a kernel takes another one's place
+        warnings.simplefilter("ignore")  # torch warns that a kernel replaces another one
         library.impl("mm", _mm, "CPU")
         library.impl("addmm", _addmm, "CPU")
         library.impl("bmm", _bmm, "CPU")
@@ -37,13 +37,13 @@ def install() -> None:
 
 
 def strongly() -> None:
-    """For sums of so many numbers that their rounding hides what happens in the last place of each."""
+    """A larger change, for sums of so many numbers that rounding would hide the last place of each."""
     global _step
     _step = 2.0**-14
 
 
 def uninstall() -> None:
-    """Torch's own kernels again."""
+    """Restore torch's own kernels."""
     while _libraries:
         _libraries.pop()._destroy()
 
@@ -67,7 +67,7 @@ def _bmm(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _uneven(out: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Some of the first columns are a little larger: which ones, the shape decides."""
+    """Make some of the first columns a little larger. The shape decides which."""
     if out.dtype == torch.float32:
         factors = _factors(tuple(one.shape), tuple(other.shape))
         out[..., :COLUMNS].mul_(factors[: out.shape[-1]])

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from onyx.training.state.metrics import Metrics, Row, curve, read_rows
+from onyx.training.contract.metrics_csv import Metrics, Row, curve, read_rows
 
 
 def row(update: int) -> Row:
@@ -30,7 +30,7 @@ def test_a_resumed_attempt_drops_the_rows_that_it_does_again(tmp_path: Path) -> 
     first.close()
     second = Metrics(path, after=5)
     second.add(row(6))
-    second.keep()
+    second.sync()
     second.close()
     rows = read_rows(path)
     assert [int(each["update"]) for each in rows] == [1, 2, 3, 4, 5, 6]
