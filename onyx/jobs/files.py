@@ -1,4 +1,4 @@
-"""Small JSON files that processes hand to each other: written beside their name and moved there when whole."""
+"""Files that processes on one host share: small typed JSON files, private directories."""
 
 import os
 import stat

@@ -51,7 +51,7 @@ async def test_change_list_and_forget(store: Store) -> None:
     assert await list_configs(store, "ann") == ()
 
 
-async def test_an_owner_has_so_many_and_no_more(store: Store) -> None:
+async def test_an_owner_has_at_most_so_many_configs(store: Store) -> None:
     made = await asyncio.gather(*(store.configs.put("ann", {"n": n}, most=3) for n in range(8)), return_exceptions=True)
     refused = [each for each in made if isinstance(each, QuotaExceededError)]
     assert (len(refused), len(await list_configs(store, "ann"))) == (5, 3)
