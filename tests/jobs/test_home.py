@@ -1,4 +1,4 @@
-"""Who waits for a job keeps a runner only where it has asked for one."""
+"""A process that waits for a job replaces a dead runner only if it has asked for one."""
 
 import asyncio
 from pathlib import Path
@@ -13,8 +13,8 @@ from onyx.settings import Settings
 from tests.jobs.store_harness import SPEC
 
 
-def test_a_process_that_only_looks_on_starts_no_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "RUNNER_CHECK_SECONDS", 0.0)  # at every look
+def test_a_process_that_only_waits_starts_no_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "RUNNER_CHECK_SECONDS", 0.0)  # at every poll
 
     async def story() -> None:
         opened = await Home.open(Settings(home=tmp_path))

@@ -1,4 +1,4 @@
-"""A job that ends without success leaves no model, however far its ranks had come."""
+"""A job that ends without success leaves no model, also when its ranks have published one."""
 
 import asyncio
 import dataclasses
@@ -15,7 +15,7 @@ from tests.jobs.store_harness import StoreHarness
 
 
 class Publishing(SubprocessLauncher):
-    """Its ranks have published when they begin to live, and then say no more. The job's owner cancels just then."""
+    """Ranks that have published at once and then wait. The owner cancels the job at that moment."""
 
     context: RunnerContext
     job_id: str
