@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without secrets: the code of a model, where an operator allows it, must not read them."""
+    """This process's environment without secrets: a model's own code, where an operator allows it, could read them."""
     withheld = Settings.secret_variables() | {WANDB_API_KEY}
     return {name: value for name, value in os.environ.items() if name not in withheld}
 
