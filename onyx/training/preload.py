@@ -1,12 +1,12 @@
-# ruff: noqa: F401 - imported for those who come after
-"""What a warm template imports before it forks ranks: `import onyx.training.preload` is all.
+# ruff: noqa: F401 - imported for the forked processes
+"""What a fork server imports before it forks ranks: `import onyx.training.preload` is all.
 
-transformers imports its parts when they are first asked for, which would cost every rank seconds. Nothing here runs a
+transformers imports its parts lazily, at their first use, which would cost every rank seconds. Nothing here runs a
 tensor operation, opens a device or starts a thread.
 """
 
 import numpy.ctypeslib
-import numpy.ma  # np.unique asks for it
+import numpy.ma  # np.unique needs it
 import peft.tuners.lora
 import transformers.convert_slow_tokenizer
 import transformers.generation
