@@ -145,7 +145,7 @@ def accelerate_estimate(case: Case) -> float:
 
     from onyx.memory.footprint.model_builder import build
 
-    model: Any = build(case.config, case.recipe.but(method="full", gradient_checkpointing=False))
+    model: Any = build(case.config, case.recipe.changed(method="full", gradient_checkpointing=False))
     total, _ = calculate_maximum_sizes(model)
     return float(max(estimate_training_usage(total, "float32").values()))
 

@@ -43,7 +43,7 @@ class OnyxRoute(APIRoute):
             began = time.perf_counter()
             request.state.request_id = request_id_of(request)
             bounded = BoundedRequest(request.scope, request.receive)
-            with logs.about(request_id=request.state.request_id):
+            with logs.log_ids(request_id=request.state.request_id):
                 try:
                     for admit in self._providers(request):  # before the body is read
                         await admit(bounded)

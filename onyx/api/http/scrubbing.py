@@ -11,7 +11,7 @@ from typing import Any
 
 from onyx.jobs.models import Job
 from onyx.jobs.records import StoredEvent
-from onyx.logs import hide
+from onyx.logs import hide_secrets
 from onyx.settings import Settings
 
 MOST_CHARACTERS = 2000
@@ -25,7 +25,7 @@ _PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 
 def scrub(text: str, settings: Settings) -> str:
     """The text with secrets hidden and paths shortened."""
-    text = hide(text, [secret for secret in settings.secrets() if len(secret) >= SHORTEST_SECRET])
+    text = hide_secrets(text, [secret for secret in settings.secrets() if len(secret) >= SHORTEST_SECRET])
     for path, name in _named_directories(settings):
         text = text.replace(path, name)
     return _PATH.sub(_last_part, text)[:MOST_CHARACTERS]

@@ -232,7 +232,7 @@ class Runner:
         return low
 
     def _start(self, work: Awaitable[None], lease: Lease) -> None:
-        with logs.about(job_id=lease.job_id, attempt=lease.attempt):  # the task keeps the ids that it starts with
+        with logs.log_ids(job_id=lease.job_id, attempt=lease.attempt):  # the task keeps the ids that it starts with
             task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._finished(done, lease.job_id))
