@@ -1,4 +1,4 @@
-"""The model card: where the model comes from, what it learnt and with which plan."""
+"""The model card: base model, data, loss, plan and versions."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -31,12 +31,12 @@ def model_card(attempt: Attempt, result: Result, rows: list[dict[str, str]]) -> 
 
 def _front(base: str, adapter: bool) -> str:
     library = "peft" if adapter else "transformers"
-    # JSON is YAML: whatever the user called the model, it stays one value.
+    # JSON is valid YAML and quotes any name that a user gave the model.
     return f"---\nbase_model: {json.dumps(base)}\nlibrary_name: {library}\ntags: [onyx, fine-tuned]\n---"
 
 
 def _data(attempt: Attempt) -> dict[str, Any]:
-    """What is known of the data without repeating it: no sample goes into a card."""
+    """Where the data comes from, without any sample."""
     data = attempt.spec.data
     given = next(name for name in ("texts", "rows", "path", "hub") if getattr(data, name) is not None)
     source = {"hub": data.hub} if given == "hub" else {"source": given}

@@ -16,7 +16,7 @@ from onyx.training.contract.attempt import Result
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import SupersededError, UserError
 from onyx.training.data.token_store import PreparedSamples
-from onyx.training.export.publish import superfluous
+from onyx.training.export.publish import expired_snapshots
 from onyx.training.packing.samples import batch_of
 from onyx.training.rank.evaluate import evaluate
 from onyx.training.rank.loop import Ending, train
@@ -165,7 +165,7 @@ def _then(stop: StopFlag, act: Callable[..., Batch]) -> Callable[..., Batch]:
 )
 def test_the_best_and_the_last_three_snapshots_are_kept(losses: list[float | None], gone: list[int]) -> None:
     entries = [{"epoch": number + 1, "train_loss": loss} for number, loss in enumerate(losses)]
-    assert superfluous(entries) == gone
+    assert expired_snapshots(entries) == gone
 
 
 def test_config_changes_at_the_next_window_and_again_when_it_is_done_again(job: Job) -> None:
