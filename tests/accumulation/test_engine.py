@@ -26,7 +26,7 @@ from tests.accumulation.exact import (
 
 
 class Trainer:
-    """What Onyx looks at in a Lightning trainer, and no more."""
+    """The two attributes that Onyx reads of a Lightning trainer."""
 
     def __init__(self, accumulate_grad_batches: int | dict[int, int], global_step: int = 0) -> None:
         self.accumulate_grad_batches = accumulate_grad_batches
