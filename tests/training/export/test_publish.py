@@ -1,4 +1,4 @@
-"""What a job publishes loads with transformers and PEFT as it is."""
+"""What a job publishes loads with transformers and PEFT."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import onyx
 from onyx.training.rank.run import Run
 from tests.training.job import Job, run_inline
 
@@ -33,7 +34,15 @@ def test_a_full_model(job: Job) -> None:
     tokenizer = AutoTokenizer.from_pretrained(job.dir / "model")
     assert tokenizer.decode(tokenizer("hello")["input_ids"]) == "hello"
     card = (job.dir / "model" / "README.md").read_text()
-    for part in ('base_model: "onyx/tiny"', "## Loss", "## Data", "## Plan", '"token_budget": 128', "| torch |"):
+    for part in (
+        'base_model: "onyx/tiny"',
+        "## Loss",
+        "## Data",
+        "## Plan",
+        '"token_budget": 128',
+        "| torch |",
+        f"| onyx | {onyx.__version__} |",
+    ):
         assert part in card
 
 
