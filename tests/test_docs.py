@@ -41,3 +41,12 @@ def test_the_page_of_settings_is_up_to_date() -> None:
         check=True,
     )
     assert written.stdout == (ROOT / "docs" / "configuration.md").read_text(), "run python docs/configuration.py"
+
+
+def test_files_that_architecture_names_exist() -> None:
+    """A path with a folder is given from the package, or from the top; a bare name is somewhere in the package."""
+    named = set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+    assert len(named) > 40
+    bare = {path.name for path in (ROOT / "onyx").rglob("*.py")}
+    there = bare | {path for path in named if (ROOT / path).is_file() or (ROOT / "onyx" / path).is_file()}
+    assert named - there == set()

@@ -53,7 +53,7 @@ class LaunchService:
             self._server.close()
             (self._run_dir / _NAME).unlink(missing_ok=True)
 
-    def make_room(self) -> None:
+    def end_chats(self) -> None:
         """A training has been lent memory of this host: whoever only tries a model goes."""
         for child in self._trials:
             child.send(signal.SIGKILL)

@@ -282,7 +282,7 @@ def test_through_the_runner(
             talk = one.ask(SLOW, LONG)
             assert (await talk.next()).text
             second = other.ask(SLOW, SHORT)
-            errands.make_room()
+            errands.end_chats()
             assert (await failure(talk)).code == "model_unloaded"
             await whole(second)
             third = one.ask(SLOW, SHORT)  # waits until the other process has been idle for long enough

@@ -1,4 +1,4 @@
-"""What a job publishes loads with transformers and PEFT as it is."""
+"""What a job publishes loads with transformers and PEFT."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from onyx.training.export.publish import superfluous
+import onyx
+from onyx.training.export.publish import expired_snapshots
 from onyx.training.rank.run import Run
 from tests.training.job import Job, run_inline
 
@@ -34,7 +35,15 @@ def test_a_full_model(job: Job) -> None:
     tokenizer = AutoTokenizer.from_pretrained(job.dir / "model")
     assert tokenizer.decode(tokenizer("hello")["input_ids"]) == "hello"
     card = (job.dir / "model" / "README.md").read_text()
-    for part in ('base_model: "onyx/tiny"', "## Loss", "## Data", "## Plan", '"token_budget": 128', "| torch |"):
+    for part in (
+        'base_model: "onyx/tiny"',
+        "## Loss",
+        "## Data",
+        "## Plan",
+        '"token_budget": 128',
+        "| torch |",
+        f"| onyx | {onyx.__version__} |",
+    ):
         assert part in card
 
 
@@ -74,4 +83,4 @@ def test_gradient_checkpointing_gives_the_same_update(job: Job, method: str) -> 
 )
 def test_the_best_and_the_last_three_snapshots_are_kept(losses: list[float | None], gone: list[int]) -> None:
     entries = [{"epoch": number + 1, "train_loss": loss} for number, loss in enumerate(losses)]
-    assert superfluous(entries) == gone
+    assert expired_snapshots(entries) == gone

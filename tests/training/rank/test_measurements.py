@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from onyx.memory.devices.device import Device
 from onyx.memory.planner import plan
-from onyx.memory.planning.timing import Timing, own_key, store_timing, stored_timing
+from onyx.memory.planning.timing import Timing, device_timing_key, store_timing, stored_timing
 from onyx.memory.recipe import Recipe
 from onyx.training.contract.attempt import Attempt, Result
 from onyx.training.rank.measurements import card_overhead
@@ -75,6 +75,6 @@ def test_a_slower_device_gets_its_share_by_what_was_measured(
     assert [each.share for each in first.devices] == [15, 15]
     for part, per_token in zip(first.devices, (0.001, 0.001 * slower), strict=True):
         timing = Timing(per_micro_batch=0.0, per_token=per_token, per_update=0.0)
-        store_timing(own_key(part.timing_key or "", part.label, None), timing)
+        store_timing(device_timing_key(part.timing_key or "", part.label, None), timing)
     again = plan(recipe, effective_batch=30, devices=slices)
     assert [each.share for each in again.devices] == shares

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from onyx.memory.planning.timing import Timing, own_key, store_timing
+from onyx.memory.planning.timing import Timing, device_timing_key, store_timing
 from onyx.training.contract.attempt import Event
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.loss.compiled_loss import CompiledLoss
@@ -177,7 +177,7 @@ def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, mon
     shutil.rmtree(tmp_path / "home")
     slow = Timing(per_micro_batch=9.0, per_token=9.0, per_update=9.0)
     store_timing("a-key", slow)
-    store_timing(own_key("a-key", "cpu:0", None), slow)
+    store_timing(device_timing_key("a-key", "cpu:0", None), slow)
     run_inline(job)
     assert same(job.weights(), quiet.weights())
 
