@@ -100,9 +100,9 @@ class ConfigChange(Frozen):
         fields = self.model_dump(exclude_unset=True)
         return {name: value for name, value in fields.items() if (name, value) != ("accumulation_steps", None)}
 
-    def over(self, former: "ConfigChange | None") -> "ConfigChange":
-        """This change on top of a former one."""
-        return ConfigChange.model_validate((former.given() if former else {}) | self.given())
+    def over(self, earlier: "ConfigChange | None") -> "ConfigChange":
+        """This change on top of an earlier one."""
+        return ConfigChange.model_validate((earlier.given() if earlier else {}) | self.given())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,9 +67,9 @@ class StoreHarness:
     def __init__(self, url: str) -> None:
         self.url = url
         self.clock = ShiftedClock()
-        self.store = self.another()
+        self.store = self.open_again()
 
-    def another(self) -> Store:
+    def open_again(self) -> Store:
         """The same store, as another process would open it."""
         return Store(make_engine(self.url), lease_seconds=LEASE, clock=self.clock)
 

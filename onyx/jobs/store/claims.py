@@ -129,9 +129,8 @@ class Claims(Concern):
     async def _claim(
         self, runner_id: str, phase: JobStatus, devices: Sequence[RunnerDevice], limit: int | None
     ) -> ClaimedJob | None:
-        async with self._database.writing(
-            CLAIM_LOCK
-        ) as tx:  # one runner chooses at a time: turns, limits and devices are then exact
+        # One runner chooses at a time, so that turns, limits and devices are exact.
+        async with self._database.writing(CLAIM_LOCK) as tx:
             runner = await touch(tx, runner_id, self._database.lease_seconds)
             free = await _free_devices(tx, runner.host, devices) if devices else []
             while groups := await _waiting_groups(tx, phase):

@@ -20,7 +20,7 @@ class JobControl(Concern):
             if job.status == JobStatus.RUNNING:
                 _request_stop(tx, job, StopRequest.CANCEL)
             elif job.status != JobStatus.CANCELLED:
-                await _move_now(tx, job, JobStatus.CANCELLED, Outcome.CANCELLED, "The job was cancelled")
+                await _stop_now(tx, job, JobStatus.CANCELLED, Outcome.CANCELLED, "The job was cancelled")
             return await _flushed(tx, job)
 
     async def pause(self, job_id: str, owner: str | None = None) -> Job:
@@ -32,7 +32,7 @@ class JobControl(Concern):
                     raise NotAllowedError(f"{job_id} is being cancelled and cannot be paused")
                 _request_stop(tx, job, StopRequest.PAUSE)
             elif job.status != JobStatus.PAUSED:
-                await _move_now(tx, job, JobStatus.PAUSED, Outcome.PAUSED, "The job is paused")
+                await _stop_now(tx, job, JobStatus.PAUSED, Outcome.PAUSED, "The job is paused")
             return await _flushed(tx, job)
 
     async def resume(self, job_id: str, owner: str | None = None) -> Job:
@@ -57,8 +57,8 @@ class JobControl(Concern):
             job = await lock_job(tx, job_id, owner)
             if JobStatus(job.status).terminal:
                 raise NotAllowedError(f"{job_id} is {job.status}: its config can no longer change")
-            former = to_config_request(job)
-            job.config = json_text.dump(change.over(former.change if former else None).given())
+            earlier = to_config_request(job)
+            job.config = json_text.dump(change.over(earlier.change if earlier else None).given())
             job.config_seq += 1
             add_event(tx, job, "The owner changed the config", change=change.given())
             return await _flushed(tx, job)
@@ -70,7 +70,7 @@ def _request_stop(tx: Transaction, job: JobRow, request: StopRequest) -> None:
         add_event(tx, job, f"The owner asked to {request} the job", request=request)
 
 
-async def _move_now(tx: Transaction, job: JobRow, to: JobStatus, outcome: Outcome, why: str) -> None:
+async def _stop_now(tx: Transaction, job: JobRow, to: JobStatus, outcome: Outcome, why: str) -> None:
     """Change the status at once: no rank has to save. A helper that prepares the job loses its attempt."""
     attempt = await live_attempt(tx, job)
     change_status(tx, job, to, why)

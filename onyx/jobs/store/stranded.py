@@ -31,9 +31,8 @@ class StrandedJobs(Concern):
             me = await touch(tx, runner_id, self._database.lease_seconds)
             if tx.now - me.reached_since < self._database.lease_seconds:
                 return ()
-            alone = (
-                await tx.session.scalars(others_query(runner_id, tx.now - self._database.lease_seconds))
-            ).first() is None
+            others = await tx.session.scalars(others_query(runner_id, tx.now - self._database.lease_seconds))
+            alone = others.first() is None
             quiet = (await tx.session.execute(quiet_query(tx.now - after))).all()
             unfit = [job_id for job_id, needs in quiet if assign_devices(load_needs(needs), devices) is None]
             found = [await _strand(tx, job_id, me.host, alone=alone) for job_id in unfit]

@@ -15,7 +15,7 @@ from tests.jobs.store_harness import CPU, DEVICES, RESULT, SPEC, StoreHarness, l
 
 @asynccontextmanager
 async def several(harness: StoreHarness, count: int) -> AsyncIterator[list[Store]]:
-    stores = [harness.another() for _ in range(count)]
+    stores = [harness.open_again() for _ in range(count)]
     yield stores
     for store in stores:
         await store.close()

@@ -22,7 +22,7 @@ async def list_configs(store: Store, owner: str) -> tuple[StoredConfig, ...]:
 async def test_a_stored_config_survives_a_restart(harness: StoreHarness) -> None:
     stored = await harness.store.configs.put("ann", {"accumulation_steps": 4, "gradient_clipping": None})
     assert stored.id.startswith("accumulation_")
-    again = harness.another()
+    again = harness.open_again()
     assert await again.configs.get(stored.id, "ann") == stored
     await again.close()
 

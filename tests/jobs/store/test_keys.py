@@ -36,7 +36,7 @@ async def test_a_revoked_key_opens_nothing_in_any_process(harness: StoreHarness)
     assert not await harness.store.keys.revoke(key.id)
     assert not await harness.store.keys.revoke("key-unknown")
     assert not await harness.store.keys.revoke("'; --")
-    again = harness.another()
+    again = harness.open_again()
     (listed,) = await again.keys.list()
     assert listed.revoked_at is not None
     assert not listed.opens(secret)
