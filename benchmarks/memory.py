@@ -83,7 +83,7 @@ def choice() -> None:
     for case in chosen():
         for size in (160, 260, 420):
             choose(case, LENGTH, size)
-    print("\nThe same at limits, widths, depths and lengths that the planner's reserve was never looked at with")
+    print("\nThe same at limits, widths, depths and lengths that the planner's reserve was not tuned on")
     for case, size in chosen_held_out():
         choose(case, case.shapes[0][1], size)
 

@@ -70,13 +70,13 @@ def test_a_traceback_is_part_of_its_line(stream: io.StringIO) -> None:
 def test_lines_for_people(stream: io.StringIO) -> None:
     configure(Settings(log_format="text", log_level="warning"), stream)
     log.info("unheard")
-    log.warning("one\nERROR forged", extra={"action": "told"})
+    log.warning("one\nERROR forged", extra={"action": "warned"})
     first, second = stream.getvalue().splitlines()
     assert first.endswith("WARNING onyx.somewhere: one")
-    assert second == "    ERROR forged  action=told"
+    assert second == "    ERROR forged  action=warned"
 
 
-def test_auto_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+def test_auto_is_json_where_there_is_no_terminal(stream: io.StringIO) -> None:
     configure(Settings(), stream)
     log.info("hello")
     assert lines(stream)[0]["message"] == "hello"

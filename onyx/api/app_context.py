@@ -55,7 +55,7 @@ class AppContext:
         self.streams = ConcurrencyLimit(home.settings.streams_per_caller)
         self.audit = AuditLog(home.settings)
         self.stats: TtlCache[str, tuple[str, Stats] | None] = TtlCache(STATS_SECONDS)
-        self.leaving = asyncio.Event()
+        self.stopping = asyncio.Event()
         """Set when the process is about to end: open streams and waiting requests end early."""
 
         self._keys: TtlCache[None, tuple[ApiKey, ...]] = TtlCache(CACHE_SECONDS)
@@ -68,7 +68,7 @@ class AppContext:
         except ApiError:
             await self.requests.hit(f"peer:{request.client.host if request.client else None}")
             raise
-        await self.requests.hit(caller.counted_as)
+        await self.requests.hit(caller.limit_key)
         return caller
 
     async def still_admits(self, caller: Caller) -> bool:
@@ -79,13 +79,13 @@ class AppContext:
     async def wait(self, job_id: str, seconds: float) -> Job:
         """`Home.wait`, but it returns at once when the process is about to end."""
         waiting = asyncio.create_task(self.home.wait(job_id, seconds))
-        leaving = asyncio.create_task(self.leaving.wait())
+        stopping = asyncio.create_task(self.stopping.wait())
         try:
-            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             return await (waiting if waiting.done() else self.home.wait(job_id, 0))
         finally:
             waiting.cancel()
-            leaving.cancel()
+            stopping.cancel()
 
     async def gpus(self) -> list[Device]:
         """The GPUs of this host."""
@@ -98,6 +98,10 @@ class AppContext:
         return caller_without_keys(request, allow_anonymous=self.settings.allow_anonymous)
 
 
+_Opened = tuple[AppContext, AsyncGenerator[AppContext]]
+"""A context, and the generator that closes it."""
+
+
 class ContextProvider:
     """Opens the `AppContext` when it is first needed, once per event loop, and closes it at the end.
 
@@ -106,9 +110,7 @@ class ContextProvider:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AppContext, AsyncGenerator[AppContext]]] = (
-            WeakKeyDictionary()
-        )
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._lifespans = 0
 
@@ -121,11 +123,11 @@ class ContextProvider:
                 self._open[loop] = await anext(opening), opening
         return self._open[loop][0]
 
-    def leave(self) -> RunnerProcess | None:
+    def stop(self) -> RunnerProcess | None:
         """The process is about to end: end streams and waiting requests, and stop the runner that it started."""
         found = None
         for context, _ in self._open.values():
-            context.leaving.set()
+            context.stopping.set()
             found = context.home.stop_runner() or found
         return found
 

@@ -49,7 +49,7 @@ class NewTraining:
         job = await self.context.home.submit(spec, owner, kind, idempotency_key=self.idempotency_key)
         self.request.state.made = job.id  # for the audit log
         if self.wait is not None:
-            with self.context.streams.slot(self.caller.counted_as):
+            with self.context.streams.slot(self.caller.limit_key):
                 job = await self._wait_for(job, self.wait)
             if job.status.terminal:
                 self.response.status_code = status.HTTP_200_OK
@@ -59,7 +59,7 @@ class NewTraining:
         """The job once it has ended, or as it is when time is up, the client is gone or the service stops."""
         until = time.monotonic() + seconds
         while not job.status.terminal and (left := until - time.monotonic()) > 0:
-            if self.context.leaving.is_set() or await self.request.is_disconnected():
+            if self.context.stopping.is_set() or await self.request.is_disconnected():
                 break
             job = await self.context.wait(job.id, min(left, CHECK_SECONDS))
             if not await self.context.still_admits(self.caller):

@@ -5,7 +5,7 @@ from typing import Any
 
 from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
-from onyx.api.http.errors import bad, cannot
+from onyx.api.http.errors import invalid, not_allowed
 from onyx.api.http.scrubbing import scrub
 from onyx.jobs.batch_size import optimal_batch_size
 from onyx.memory.devices.device import Device
@@ -27,12 +27,12 @@ async def plan_batch(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("max_length", 0) > context.settings.most_max_length:
-        raise bad(f"max_length may be at most {context.settings.most_max_length} here", param="max_length")
-    await context.plans.hit(caller.counted_as)
+        raise invalid(f"max_length may be at most {context.settings.most_max_length} here", param="max_length")
+    await context.plans.hit(caller.limit_key)
     try:
         imagined = [Device.imagined(card, index) for index, card in enumerate(cards)]
         return await optimal_batch_size(
             model, target, gpu_ids, context.settings, launcher=context.launcher, imagined=imagined, **given
         )
     except ValueError as error:
-        raise cannot(scrub(str(error), context.settings), code="no_plan") from None
+        raise not_allowed(scrub(str(error), context.settings), code="no_plan") from None

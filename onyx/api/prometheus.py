@@ -35,7 +35,7 @@ _GPU_LABELS = ("host", "gpu", "uuid")
 
 
 @dataclass(frozen=True, eq=False)
-class State(Collector):
+class HomeMetrics(Collector):
     """One scrape: jobs, runners, GPUs and disk as metrics."""
 
     counts: Counts
@@ -86,14 +86,14 @@ class State(Collector):
 async def expose(context: AppContext) -> bytes:
     """The state of this ONYX_HOME in Prometheus's text format."""
     settings = context.settings
-    state = State(
+    metrics = HomeMetrics(
         counts=await context.store.inventory.counts(),
         bulletins=await asyncio.to_thread(bulletin.read_all, settings.run_dir),
         free_disk=await asyncio.to_thread(free_bytes, settings.home),
         hot_celsius=settings.hot_celsius,
     )
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(state)
+    registry.register(metrics)
     return generate_latest(registry)
 
 

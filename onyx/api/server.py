@@ -62,9 +62,9 @@ class Server(uvicorn.Server):
             return
         self.should_exit = True
         logger.info("stopping: no new requests; running jobs are saved", extra={"action": "stopping"})
-        self._runner = self._provider.leave()
+        self._runner = self._provider.stop()
 
-    async def serve_and_leave(self, listener: socket.socket) -> None:
+    async def serve_until_stopped(self, listener: socket.socket) -> None:
         """Serve until the last request is answered and the embedded runner has saved its jobs and exited."""
         await self.serve([listener])
         if self._runner is None:

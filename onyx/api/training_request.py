@@ -8,7 +8,7 @@ from typing import Any
 
 from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
-from onyx.api.http.errors import bad, not_found
+from onyx.api.http.errors import invalid, not_found
 from onyx.api.http.scrubbing import scrub
 from onyx.api.schemas.configs import ConfigBody
 from onyx.api.schemas.training import DatasetConfig, TrainingBody
@@ -40,7 +40,7 @@ async def spec_of(body: TrainingBody, context: AppContext, caller: Caller) -> Jo
             labels={"user_id": body.user_id},
         )
     except ValueError as error:
-        raise bad(scrub(str(error), context.settings)) from None
+        raise invalid(scrub(str(error), context.settings)) from None
 
 
 async def _stored_config(body: TrainingBody, context: AppContext, caller: Caller) -> ConfigBody | None:
@@ -69,12 +69,12 @@ def _check_limits(body: TrainingBody, training: dict[str, Any], settings: Settin
     """The operator's limits on one job. Rows in files are counted later, when the file is read."""
     data = body.dataset_config
     if training.get("epochs", 0) > settings.most_epochs:
-        raise bad(f"epochs may be at most {settings.most_epochs} here", param="training_config.epochs")
+        raise invalid(f"epochs may be at most {settings.most_epochs} here", param="training_config.epochs")
     if data.max_length > settings.most_max_length:
-        raise bad(f"max_length may be at most {settings.most_max_length} here", param="dataset_config.max_length")
+        raise invalid(f"max_length may be at most {settings.most_max_length} here", param="dataset_config.max_length")
     for name in ("texts", "rows", "evaluation_rows"):
         if len(getattr(data, name) or ()) > settings.most_rows:
-            raise bad(f"{name} may be at most {settings.most_rows:,} here", param=f"dataset_config.{name}")
+            raise invalid(f"{name} may be at most {settings.most_rows:,} here", param=f"dataset_config.{name}")
 
 
 def _window(body: TrainingBody, config: ConfigBody | None) -> int:
@@ -114,12 +114,14 @@ async def _file_path(
 def _in_data_root(root: Path | None, path: str, param: str) -> Path:
     """The file at `path`. 422 unless it is a regular file below the operator's data root, links resolved."""
     if root is None:
-        raise bad("this service has no data root: send the samples themselves, or upload a file", param=param)
+        raise invalid("this service has no data root: send the samples themselves, or upload a file", param=param)
     try:
         found = (root / path).resolve(strict=True)
         allowed = found.is_relative_to(root.resolve()) and found.is_file()
     except (OSError, ValueError, RuntimeError):  # no such file, a NUL byte, a loop of links
         allowed = False
     if not allowed:
-        raise bad(f"there is no file {path[:200]!r} in the data root: name one by its path inside of it", param=param)
+        raise invalid(
+            f"there is no file {path[:200]!r} in the data root: name one by its path inside of it", param=param
+        )
     return found

@@ -50,7 +50,7 @@ class AuditLog:
             logger.error("the audit log cannot be written: %s", error, extra={"action": "audit_failed"})  # noqa: TRY400
 
 
-async def note(request: Request, name: str, route: str, status: int) -> None:
+async def record(request: Request, name: str, route: str, status: int) -> None:
     """Append the request's line if it needs one. It has ids, but no bodies and no secrets."""
     context = getattr(request.state, "context", None)
     quiet = request.method in _READING_METHODS and status not in _REFUSED and name not in _LOGGED_READS
@@ -65,7 +65,7 @@ async def note(request: Request, name: str, route: str, status: int) -> None:
         "from": request.client.host if request.client else None,
         "method": request.method,
         "route": route,
-        "ids": {name: str(value)[:80] for name, value in request.path_params.items()},
+        "ids": {param: str(value)[:80] for param, value in request.path_params.items()},
         "made": getattr(request.state, "made", None),
         "status": status,
     }

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from onyx.api.http.errors import ApiError, bad
+from onyx.api.http.errors import ApiError, invalid
 
 MOST_BYTES = 32 * 2**20
 """Largest body that is read into memory. Uploads are streamed and have a limit of their own."""
@@ -21,14 +21,14 @@ MOST_VALUES = 1_000_000
 MOST_DIGITS = 400
 """Digits of one number: more than any float has."""
 
-PATIENCE = 20.0
-"""Seconds that any body may take."""
+BASE_SECONDS = 20.0
+"""Seconds that every body may take, however short it is."""
 
 LEAST_RATE = 4096
-"""Bytes per second at which a body earns more time."""
+"""Bytes per second that a longer body must reach: each second's worth gives it one more second."""
 
-LARGE = 2**16
-"""Bytes. Larger JSON is parsed in a thread, so that the event loop answers other requests meanwhile."""
+THREAD_BYTES = 2**16
+"""Larger JSON is parsed in a thread, so that the event loop answers other requests meanwhile."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """JSON strings, also one that is not closed. Possessive, so that matching takes linear time for any input."""
@@ -49,7 +49,7 @@ class BoundedRequest(Request):
 
     async def json(self) -> Any:
         body = await self.body()
-        return await asyncio.to_thread(parse, body) if len(body) > LARGE else parse(body)
+        return await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
 
     async def _read(self) -> bytes:
         announced = self.headers.get("content-length", "")
@@ -60,7 +60,7 @@ class BoundedRequest(Request):
         stream = self.stream()
         try:
             while True:
-                async with asyncio.timeout_at(began + PATIENCE + size / LEAST_RATE):
+                async with asyncio.timeout_at(began + BASE_SECONDS + size / LEAST_RATE):
                     chunk = await anext(stream, None)
                 if chunk is None:
                     return b"".join(chunks)
@@ -82,7 +82,7 @@ def parse(body: bytes) -> Any:
         if _SURROGATES.search(body):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
-        raise bad("the body is not UTF-8, or escapes half of a character", code="not_utf8") from None
+        raise invalid("the body is not UTF-8, or escapes half of a character", code="not_utf8") from None
     return value
 
 
@@ -98,7 +98,7 @@ def too_large(most: int) -> ApiError:
 def too_slow() -> ApiError:
     return ApiError(
         408,
-        f"the request's body did not come in time: send it within {PATIENCE:.0f} seconds, or more of it per second",
+        f"the request's body did not come in time: send it within {BASE_SECONDS:.0f} seconds, or more of it per second",
         code="too_slow",
         headers={"Connection": "close"},
     )
@@ -108,19 +108,19 @@ def check_structure(text: bytes) -> None:
     """422 if there are too many values or levels: counted in one pass over the text outside of strings."""
     bare = _STRINGS.sub(b"", text)
     if sum(map(bare.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise bad(f"the JSON has more than {MOST_VALUES:,} values: upload a file instead", code="too_many_values")
+        raise invalid(f"the JSON has more than {MOST_VALUES:,} values: upload a file instead", code="too_many_values")
     depth = 0
     for bracket in bare.translate(None, _NO_BRACKETS):
         depth += _DEPTH_CHANGE[bracket]
         if depth > MOST_DEPTH:
-            raise bad(f"the JSON is nested more than {MOST_DEPTH} levels deep: flatten it", code="too_deep")
+            raise invalid(f"the JSON is nested more than {MOST_DEPTH} levels deep: flatten it", code="too_deep")
 
 
 def _parse_int(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise bad(f"a number has {len(digits)} digits: no number here needs more than {MOST_DIGITS}")
+        raise invalid(f"a number has {len(digits)} digits: no number here needs more than {MOST_DIGITS}")
     return int(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise bad(f"{name} is no JSON number: send null, or leave the field out")
+    raise invalid(f"{name} is no JSON number: send null, or leave the field out")

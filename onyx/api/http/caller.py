@@ -38,7 +38,7 @@ class Caller:
     anonymous: bool = False
 
     @property
-    def counted_as(self) -> str:
+    def limit_key(self) -> str:
         """The name under which rate limits count it."""
         return self.key_id or self.name
 

@@ -51,12 +51,12 @@ def not_found(what: str, name: str) -> ApiError:
     return ApiError(404, f"there is no {what} {name[:80]!r}: look at the list of those you have", code="not_found")
 
 
-def cannot(message: str, *, param: str | None = None, code: str = "not_allowed") -> ApiError:
+def not_allowed(message: str, *, param: str | None = None, code: str = "not_allowed") -> ApiError:
     """400: the request is valid, but cannot be done in this state."""
     return ApiError(400, message, code=code, param=param)
 
 
-def bad(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """422: the request has the wrong shape, or a value out of range."""
     return ApiError(422, message, code=code, param=param)
 
@@ -70,9 +70,9 @@ def translate(error: Exception, request: Request) -> ApiError | None:
     if isinstance(error, JobNotFoundError):
         return not_found("job", error.job_id)
     if isinstance(error, NotAllowedError):
-        return cannot(str(error))
+        return not_allowed(str(error))
     if isinstance(error, IdempotencyConflictError):
-        return cannot(str(error), code="idempotency_conflict")
+        return not_allowed(str(error), code="idempotency_conflict")
     if isinstance(error, QuotaExceededError):
         return ApiError(429, str(error), code="quota_exceeded", headers={"Retry-After": "60"})
     if isinstance(error, DiskQuotaError):
@@ -80,7 +80,7 @@ def translate(error: Exception, request: Request) -> ApiError | None:
     if isinstance(error, LowDiskError):
         return ApiError(503, str(error), code="disk_low", headers={"Retry-After": "60"})
     if isinstance(error, BadValueError):
-        return bad(str(error))
+        return invalid(str(error))
     if isinstance(error, StoreUnavailableError | WrongHomeError):
         headers = {"Retry-After": str(RETRY_SECONDS)}
         return ApiError(
@@ -95,7 +95,7 @@ def _invalid(error: RequestValidationError, request: Request) -> ApiError:
     kind = request.headers.get("content-type", "")
     whole = any(problem["loc"] in (("body",), ["body"]) for problem in error.errors())
     if whole and not kind.partition(";")[0].strip().endswith("json"):
-        return bad(
+        return invalid(
             f"the body was sent as {kind[:80] or 'an unknown type'}: "
             "send JSON and say so with the header Content-Type: application/json (curl --json does both)",
             code="content_type",
@@ -103,7 +103,7 @@ def _invalid(error: RequestValidationError, request: Request) -> ApiError:
     problems = [_problem(problem["loc"], problem["msg"], problem.get("ctx")) for problem in error.errors()]
     more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
     first = error.errors()[0]["loc"] if error.errors() else ()
-    return bad("; ".join(problems[:MOST_PROBLEMS]) + more, param=_place(first) or None)
+    return invalid("; ".join(problems[:MOST_PROBLEMS]) + more, param=_place(first) or None)
 
 
 def _problem(place: tuple[int | str, ...], message: str, context: Mapping[str, object] | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from onyx.api.http.errors import ApiError, cannot
+from onyx.api.http.errors import ApiError, not_allowed
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -45,7 +45,7 @@ def model_not_found(name: str) -> ApiError:
 
 
 def invalid(message: str, param: str, *, code: str = "invalid_value") -> ApiError:
-    return cannot(message, param=param, code=code)
+    return not_allowed(message, param=param, code=code)
 
 
 _DESCRIPTIONS: dict[int | str, str] = {

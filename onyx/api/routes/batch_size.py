@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 
 from onyx.accumulation.rates import Rule, adjust_learning_rate
 from onyx.api.deps import CallerDep, ContextDep
-from onyx.api.http.errors import bad
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import invalid
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.routes.stats import efficiency, running_jobs
 from onyx.api.schemas.batch_size import (
@@ -83,7 +83,7 @@ async def optimize(body: OptimizeBody, context: ContextDep, caller: CallerDep) -
         }
         return OptimizeAnswer(action=body.action, details=details)
     if body.model_name is None:
-        raise bad(f"the action {body.action} needs model_name", param="model_name")
+        raise invalid(f"the action {body.action} needs model_name", param="model_name")
     details = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids)
     if body.action == "optimize":
         lora = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
-from onyx.api.http.errors import cannot
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import not_allowed
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import Done, problems
 from onyx.api.schemas.configs import Cleaned
 from onyx.jobs.job_directory import free_working_files
@@ -20,7 +20,7 @@ async def clean_up(training_id: TrainingId, context: ContextDep, caller: CallerD
     """Delete a stored config, or the working files of a finished training. Succeeds for an unknown id, too."""
     job = await context.store.jobs.get(training_id, caller.sees)
     if job is not None and not job.status.terminal:
-        raise cannot(f"{training_id} is {job.status}: cancel it first, or wait until it has ended")
+        raise not_allowed(f"{training_id} is {job.status}: cancel it first, or wait until it has ended")
     if job is not None:
         await free_working_files(context.settings, job.id)
     await context.store.configs.delete(training_id, caller.sees)

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
-from onyx.api.http.errors import cannot, not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import not_allowed, not_found
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, problems
 from onyx.api.schemas.configs import ConfigAnswer, ConfigBody, ConfigMade, ConfigUpdated
 from onyx.jobs.models import ConfigChange, Job
@@ -63,7 +63,7 @@ def _job_change(body: ConfigBody) -> ConfigChange:
     fixed = body.model_fields_set - CHANGEABLE
     if fixed or not body.model_fields_set:
         names = f", not {', '.join(sorted(fixed))}" if fixed else ""
-        raise cannot(f"of a job only {' and '.join(sorted(CHANGEABLE))} can change{names}: send just these")
+        raise not_allowed(f"of a job only {' and '.join(sorted(CHANGEABLE))} can change{names}: send just these")
     return ConfigChange.model_validate(body.model_dump(include=set(body.model_fields_set)))
 
 

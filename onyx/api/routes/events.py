@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep, JobDep
 from onyx.api.http.caller import Caller
-from onyx.api.http.route import OnyxRoute
 from onyx.api.http.scrubbing import scrub_event
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
 from onyx.jobs.records import StoredEvent
@@ -27,7 +27,6 @@ POLL_SECONDS = 0.3
 
 KEEPALIVE_SECONDS = 10.0
 PAGE = 500
-_RESUME = "Continue a broken stream after this event"
 MOST_EVENTS = 2**62
 
 
@@ -49,7 +48,7 @@ async def list_events(
 ) -> EventPage | Response:
     """In order, after `after`. With `Accept: text/event-stream` a stream that ends with `event: done`."""
     if STREAM in request.headers.get("accept", ""):
-        context.streams.check(caller.counted_as)
+        context.streams.check(caller.limit_key)
         stream = _stream(context, caller, job.id, _start(last_event_id, after))
         return StreamingResponse(stream, media_type=STREAM, headers={"Cache-Control": "no-store"})
     events = await context.store.events.list(job.id, after=after, limit=limit)
@@ -64,7 +63,7 @@ def _start(last_event_id: str | None, after: int) -> int:
 
 
 async def _stream(context: AppContext, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
-    with context.streams.slot(caller.counted_as):
+    with context.streams.slot(caller.limit_key):
         async for part in _parts(context, caller, job_id, after):
             yield part
 
@@ -81,7 +80,7 @@ async def _parts(context: AppContext, caller: Caller, job_id: str, after: int) -
             status = str(job.status) if job else "deleted"
             yield format_sse_event(event="done", data_str=json.dumps({"training_id": job_id, "status": status}))
             return
-        if context.leaving.is_set():  # the client reconnects with the id of its last event
+        if context.stopping.is_set():  # the client reconnects with the id of its last event
             return
         if len(events) == PAGE:
             continue

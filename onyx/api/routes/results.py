@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from onyx.api.deps import ContextDep, JobDep
-from onyx.api.http.errors import cannot, not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import not_allowed, not_found
 from onyx.api.http.scrubbing import scrub
 from onyx.api.model_archive import rewritten_files, tar_stream
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogLine, LogPage
 from onyx.jobs.job_directory import MODEL, serves
@@ -24,6 +24,12 @@ from onyx.settings import Settings
 router = APIRouter(route_class=OnyxRoute, tags=["training"])
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+LONGEST_LINE = 2**20
+"""A longer line is cut into pieces of this many characters."""
+
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,17}")
+_TRACEBACK = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
 
 
 @router.get(
@@ -42,7 +48,7 @@ async def get_model(
     """The published model, as a tar stream of its directory or as one file of it."""
     folder = context.settings.job_dir(job.id) / MODEL
     if not serves(job, job.id) or not folder.is_dir():
-        raise cannot(f"{job.id} is {job.status}: a model is published when a training has succeeded")
+        raise not_allowed(f"{job.id} is {job.status}: a model is published when a training has succeeded")
     replaced = await asyncio.to_thread(rewritten_files, folder, job.spec.model)
     if file is None:
         headers = {"Content-Disposition": f'attachment; filename="{job.id}.tar"'}
@@ -70,13 +76,6 @@ async def get_logs(
 def _file_of(folder: Path, name: str) -> Path | None:
     """The file with this name, found by comparing: the name never becomes a path, so it cannot lead elsewhere."""
     return next((path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) == name), None)
-
-
-LONGEST_LINE = 2**20
-"""A longer line is cut into pieces of this many characters."""
-
-_ATTEMPT = re.compile(r"[1-9][0-9]{0,17}")
-_TRACEBACK = re.compile(r"^(Traceback \(most recent call last\)|  File \"|    |During handling|The above exception)")
 
 
 def page(settings: Settings, job_id: str, after: int, limit: int) -> LogPage:

@@ -11,7 +11,7 @@ from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.caller import Caller
 from onyx.api.http.errors import not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (
@@ -29,32 +29,10 @@ from onyx.jobs.presenters import accumulation_stats, batch_numbers, plan_of
 from onyx.jobs.status import JobStatus
 from onyx.memory.devices.gpus import gpu_info
 
-MOST_RUNNING = 100
-
-
-async def running_jobs(context: AppContext, caller: Caller) -> Sequence[Job]:
-    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
-    return page.jobs
-
-
-async def efficiency(context: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
-    """Per job, the share of its micro-batches' token budgets that real tokens fill."""
-    ratios = {job.id: await _fill_ratio(context, job) for job in jobs}
-    return {job_id: ratio for job_id, ratio in ratios.items() if ratio is not None}
-
-
-async def _fill_ratio(context: AppContext, job: Job) -> float | None:
-    plan = plan_of(job)
-    metrics = await context.store.events.last_metrics(job.id, 1)
-    if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
-        return None
-    data = metrics[0].data
-    budget = sum(each["token_budget"] for each in plan["devices"]) / len(plan["devices"])
-    ratio: float = data["trained_tokens"] / data["update"] / (data["micro_batches"] * budget)
-    return min(1.0, ratio)
-
-
 router = APIRouter(route_class=OnyxRoute, tags=["statistics"])
+
+MOST_RUNNING = 100
+"""How many running jobs an answer lists."""
 
 HISTORY = 100
 """How many updates a job's statistics show, the last ones."""
@@ -141,6 +119,29 @@ async def performance_recommendations(
             learning_rate_scale=1 / steps,
         ),
     )
+
+
+async def running_jobs(context: AppContext, caller: Caller) -> Sequence[Job]:
+    """The caller's running jobs."""
+    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
+    return page.jobs
+
+
+async def efficiency(context: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
+    """Per job, the share of its micro-batches' token budgets that real tokens fill."""
+    ratios = {job.id: await _fill_ratio(context, job) for job in jobs}
+    return {job_id: ratio for job_id, ratio in ratios.items() if ratio is not None}
+
+
+async def _fill_ratio(context: AppContext, job: Job) -> float | None:
+    plan = plan_of(job)
+    metrics = await context.store.events.last_metrics(job.id, 1)
+    if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
+        return None
+    data = metrics[0].data
+    budget = sum(each["token_budget"] for each in plan["devices"]) / len(plan["devices"])
+    ratio: float = data["trained_tokens"] / data["update"] / (data["micro_batches"] * budget)
+    return min(1.0, ratio)
 
 
 async def _read_stats(context: AppContext, training_id: str) -> tuple[str, Stats] | None:

@@ -108,7 +108,7 @@ async def write():
     for number in range(200):
         request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
         request.state.context, request.state.request_id = context, f"{sys.argv[2]}-{number}"
-        await audit.note(request, "name", "/route", 200)
+        await audit.record(request, "name", "/route", 200)
 
 asyncio.run(write())
 """

@@ -74,14 +74,14 @@ def test_a_body_that_announces_too_many_bytes_is_not_read(length: str) -> None:
 
 
 def test_a_body_that_never_arrives_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.05)
+    monkeypatch.setattr(body, "BASE_SECONDS", 0.05)
     with pytest.raises(ApiError) as error:
         read(never, content_length="10")
     assert error.value.status_code == 408
 
 
 def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.02)
+    monkeypatch.setattr(body, "BASE_SECONDS", 0.02)
     monkeypatch.setattr(body, "LEAST_RATE", 0.1)  # 10 bytes earn 100 seconds
     parts = [b"x" * 10, b"y" * 10, b""]
 

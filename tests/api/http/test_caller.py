@@ -39,7 +39,7 @@ def key(secret: str, owner: str = "ann", scope: Scope = Scope.USER, revoked_at: 
 def test_a_key_stands_for_its_owner() -> None:
     keys = [key("bobs", "bob"), key("anns", "ann"), key("roots", "root", Scope.ADMIN)]
     ann = caller_with_key(request(authorization="bearer anns"), keys)
-    assert (ann.name, ann.sees, ann.key_id, ann.counted_as) == ("ann", "ann", "key-ann", "key-ann")
+    assert (ann.name, ann.sees, ann.key_id, ann.limit_key) == ("ann", "ann", "key-ann", "key-ann")
     assert ann.owner("another user") == "ann"
     assert caller_with_key(request(authorization="Bearer roots"), keys).sees is None
 

@@ -105,7 +105,7 @@ def test_a_mixture_of_experts_is_refused_by_name() -> None:
         estimate(config, Recipe(model=config, max_length=32), "cpu")
 
 
-def test_a_cut_config_is_another_object() -> None:
+def test_a_config_of_another_depth_is_another_object() -> None:
     config = qwen3(depth=6)
     shallow = with_depth(config, 2)
     assert (shallow.num_hidden_layers, len(shallow.layer_types)) == (2, 2)

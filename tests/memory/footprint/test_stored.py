@@ -47,7 +47,7 @@ def test_a_corrupted_entry_is_computed_again() -> None:
         {"task": "classification"},
     ],
 )
-def test_whatever_matters_is_in_the_key(options: dict[str, Any]) -> None:
+def test_all_that_changes_a_footprint_is_in_the_key(options: dict[str, Any]) -> None:
     keys = [footprint_key(gpt2(), recipe, "cpu") for recipe in (RECIPE, RECIPE.changed(method="lora"))]
     changed = footprint_key(gpt2(), RECIPE.changed(**options), "cpu")
     assert changed != keys[0]

@@ -18,46 +18,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from onyx import logs
-from onyx.api import prometheus as metrics
+from onyx.api import prometheus
 from onyx.api.app_context import ContextProvider
 from onyx.api.deps import BEARER
 from onyx.api.http import audit
 from onyx.api.http.bounded_body import BoundedRequest
 from onyx.api.http.errors import ApiError, translate
 
-
-def route_template(request: Request, own: str) -> str:
-    """The full route template: `own` with the prefixes of including routers and mounts before it.
-
-    A route knows only its own part, and FastAPI keeps the prefixes in private attributes. So they are taken from the
-    request's path: they are what stands before the route's own part.
-    """
-    params = {name: str(value) for name, value in request.path_params.items()}
-    try:
-        rendered = own.format_map(params)
-    except (KeyError, ValueError, IndexError):
-        return own
-    path: str = request.scope["path"]
-    if not rendered or not path.endswith(rendered):
-        return own
-    prefix = path[: len(path) - len(rendered)]
-    for name, value in params.items():
-        if f"{{{name}}}" not in own:  # a parameter of a prefix
-            prefix = "/".join(f"{{{name}}}" if part == value else part for part in prefix.split("/"))
-    return prefix + own
-
+logger = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-def request_id_of(request: Request) -> str:
-    """The id that the client sent, if it is safe to log and to send back, or else a new one."""
-    given = request.headers.get(REQUEST_ID, "")
-    return given if _SAFE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
-
-
-logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -81,8 +52,8 @@ class OnyxRoute(APIRoute):
                     response = self.answer(translate(error, request) or _internal_error(error, request))
                 response.headers[REQUEST_ID] = request.state.request_id
                 route, seconds = route_template(request, self.path_format), time.perf_counter() - began
-                metrics.count(request.method, route, response.status_code, seconds)
-                await audit.note(bounded, self.name, route, response.status_code)
+                prometheus.count(request.method, route, response.status_code, seconds)
+                await audit.record(bounded, self.name, route, response.status_code)
                 _log(bounded, route, response.status_code, seconds)
             return response
 
@@ -96,6 +67,51 @@ class OnyxRoute(APIRoute):
     def answer(self, error: ApiError) -> Response:
         """An error in the shape of this API."""
         return JSONResponse({"detail": error.message}, error.status_code, error.headers)
+
+
+def guarded_router(
+    provider: ContextProvider,
+    prefix: str,
+    resources: Iterable[ModuleType],
+    responses: Mapping[int | str, dict[str, Any]],
+) -> APIRouter:
+    """The routers of `resources` under a prefix, with the provider as their dependency and lifespan."""
+    router = APIRouter(
+        prefix=prefix,
+        dependencies=[Depends(provider), Depends(BEARER)],
+        lifespan=provider.lifespan,
+        responses=dict(responses),
+    )
+    for resource in resources:
+        router.include_router(resource.router)
+    return router
+
+
+def request_id_of(request: Request) -> str:
+    """The id that the client sent, if it is safe to log and to send back, or else a new one."""
+    given = request.headers.get(REQUEST_ID, "")
+    return given if _SAFE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+
+
+def route_template(request: Request, own: str) -> str:
+    """The full route template: `own` with the prefixes of including routers and mounts before it.
+
+    A route knows only its own part, and FastAPI keeps the prefixes in private attributes. So they are taken from the
+    request's path: they are what stands before the route's own part.
+    """
+    params = {name: str(value) for name, value in request.path_params.items()}
+    try:
+        rendered = own.format_map(params)
+    except (KeyError, ValueError, IndexError):
+        return own
+    path: str = request.scope["path"]
+    if not rendered or not path.endswith(rendered):
+        return own
+    prefix = path[: len(path) - len(rendered)]
+    for name, value in params.items():
+        if f"{{{name}}}" not in own:  # a parameter of a prefix
+            prefix = "/".join(f"{{{name}}}" if part == value else part for part in prefix.split("/"))
+    return prefix + own
 
 
 def _log(request: Request, route: str, status: int, seconds: float) -> None:
@@ -123,21 +139,3 @@ def _internal_error(error: Exception, request: Request) -> ApiError:
     number = request.state.request_id
     logger.error("request %s failed", number, exc_info=error, extra={"action": "request_failed", "request_id": number})
     return ApiError(500, f"the service failed, not your request: the operator's log has the cause under {number}")
-
-
-def guarded_router(
-    provider: ContextProvider,
-    prefix: str,
-    resources: Iterable[ModuleType],
-    responses: Mapping[int | str, dict[str, Any]],
-) -> APIRouter:
-    """The routers of `resources` under a prefix, with the provider as their dependency and lifespan."""
-    router = APIRouter(
-        prefix=prefix,
-        dependencies=[Depends(provider), Depends(BEARER)],
-        lifespan=provider.lifespan,
-        responses=dict(responses),
-    )
-    for resource in resources:
-        router.include_router(resource.router)
-    return router
