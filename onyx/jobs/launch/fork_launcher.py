@@ -183,7 +183,8 @@ class ForkLauncher:
     def _abandon(self, request: _Request) -> None:
         """The caller wants no child any more. One that is forked later is discarded with the answer."""
         request.lifeline.close()
-        if not request.child.cancel() and request.child.exception() is None:
+        request.child.cancel()
+        if not request.child.cancelled() and request.child.exception() is None:
             request.child.result().discard()
 
     def _send(self, message: bytes, *descriptors: int) -> None:

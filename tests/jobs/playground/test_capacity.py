@@ -14,7 +14,7 @@ def test_a_lent_slice_counts_in_full(tmp_path: Path) -> None:
     free = spare_memory(settings, ())
     assert free > 0
     assert abs(spare_memory(settings, {"cpu:0", "cpu:3"}) - (free - 200 * GB)) < NEAR
-    assert abs(spare_memory(settings, {"GPU-1234"}) - free) < NEAR  # a card has memory of its own
+    assert abs(spare_memory(settings, {"GPU-1234"}) - free) < NEAR  # a GPU has memory of its own
 
 
 def test_one_thread_beside_a_training(tmp_path: Path) -> None:
