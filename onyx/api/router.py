@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from onyx.api.app_context import ContextProvider
-from onyx.api.http.route import guarded_router
+from onyx.api.onyx_route import guarded_router
 from onyx.api.routes import batch_size, cleanup, configs, events, results, stats, training
 from onyx.api.schemas.common import problems
 from onyx.settings import Settings

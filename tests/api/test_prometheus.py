@@ -58,9 +58,9 @@ def test_requests_are_counted_by_template(client: TestClient) -> None:
 def test_an_embedding_apps_prefix_is_part_of_the_template(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     app.include_router(make_router(quiet(tmp_path)), prefix="/api/v1")
-    with TestClient(app) as client, caplog.at_level(logging.INFO, logger="onyx.api.http.route"):
+    with TestClient(app) as client, caplog.at_level(logging.INFO, logger="onyx.api.onyx_route"):
         answer = client.get(f"/api/v1{PREFIX}/training", headers={"x-request-id": "mine"})
-    (record,) = [record for record in caplog.records if record.name == "onyx.api.http.route"]
+    (record,) = [record for record in caplog.records if record.name == "onyx.api.onyx_route"]
     line = vars(record)
     assert answer.headers["x-request-id"] == line["request_id"] == "mine"
     assert (line["method"], line["status"], line["owner"]) == ("GET", 200, "local")

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.openai.errors import error_answer, missing, status_of
 from onyx.jobs.models import Job
 

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from onyx.api.app_context import ContextProvider
 from onyx.api.http.errors import ApiError
-from onyx.api.http.route import guarded_router
+from onyx.api.onyx_route import guarded_router
 from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import PROBLEMS
 from onyx.api.openai.routes import chat, checkpoints, events, files, jobs, models

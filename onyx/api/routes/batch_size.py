@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from onyx.accumulation.rates import Rule, adjust_learning_rate
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import invalid
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.routes.stats import efficiency, running_jobs
 from onyx.api.schemas.batch_size import (

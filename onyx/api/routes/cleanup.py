@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.errors import not_allowed
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import Done, problems
 from onyx.api.schemas.configs import Cleaned
 from onyx.jobs.job_directory import free_working_files

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.errors import not_allowed, not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, problems
 from onyx.api.schemas.configs import ConfigAnswer, ConfigBody, ConfigMade, ConfigUpdated
 from onyx.jobs.models import ConfigChange, Job

@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep, JobDep
 from onyx.api.http.caller import Caller
-from onyx.api.http.route import OnyxRoute
 from onyx.api.http.scrubbing import scrub_event
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import EventAnswer, EventPage
 from onyx.jobs.records import StoredEvent

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from onyx.api import prometheus
 from onyx.api.app_context import AppContext, ContextProvider
 from onyx.api.deps import BEARER, ContextDep
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.stats import Alive, Ready
 from onyx.jobs.errors import StoreError

@@ -13,9 +13,9 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from onyx.api.deps import ContextDep, JobDep
 from onyx.api.http.errors import not_allowed, not_found
-from onyx.api.http.route import OnyxRoute
 from onyx.api.http.scrubbing import scrub
 from onyx.api.model_archive import rewritten_files, tar_stream
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import problems
 from onyx.api.schemas.training import LogLine, LogPage
 from onyx.jobs.job_directory import MODEL, serves

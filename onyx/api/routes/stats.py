@@ -11,7 +11,7 @@ from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.caller import Caller
 from onyx.api.http.errors import not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (

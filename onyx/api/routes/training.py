@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query
 
 from onyx.api.create_training import NewTraining, answer_of
 from onyx.api.deps import CallerDep, ContextDep, JobDep, TrainingId
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import WITH_BODY, Done, problems
 from onyx.api.schemas.training import TrainingAnswer, TrainingPage
 from onyx.jobs.ids import JobKind

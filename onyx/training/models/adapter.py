@@ -7,14 +7,14 @@ from pathlib import Path
 from onyx import fs
 from onyx.training.contract.errors import ModelError
 from onyx.training.contract.model_names import ADAPTER_CONFIG
-from onyx.training.models.directory import ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json
+from onyx.training.models.directory import ADAPTER_WEIGHTS, TOKENIZER_FILES, read_json_object
 
 CHUNK = 1 << 20
 
 
 def base_model(adapter: Path) -> str:
     """The adapter's base model: a directory or a name."""
-    value = read_json(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
+    value = read_json_object(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(value, str) or not 0 < len(value) <= 4096:
         raise ModelError("adapter_unsupported", "the adapter does not name its base model")
     return value

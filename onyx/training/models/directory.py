@@ -42,13 +42,13 @@ def check_directory(path: Path, root: Path) -> None:
         return
     if not (path / "config.json").is_file():
         raise ModelError("model_incomplete", "the model's directory has no config.json")
-    _check_config(read_json(path / "config.json"))
+    _check_config(read_json_object(path / "config.json"))
     _check_weights(path)
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError("model_incomplete", "the model's directory has no tokenizer (tokenizer.json)")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object from a file of the model, or ModelError."""
     try:
         if path.stat().st_size > LARGEST_JSON:
@@ -85,7 +85,7 @@ def _check_weights(path: Path) -> None:
         return
     if not (path / INDEX).is_file():
         raise no_safetensors()
-    shards = read_json(path / INDEX).get("weight_map")
+    shards = read_json_object(path / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise ModelError("model_unreadable", f"{INDEX} has no weight_map")
     for shard in set(map(str, shards.values())):
@@ -99,7 +99,7 @@ def _check_weights(path: Path) -> None:
 def _check_adapter(path: Path) -> None:
     if not (path / ADAPTER_WEIGHTS).is_file():
         raise no_safetensors()
-    kind = read_json(path / ADAPTER_CONFIG).get("peft_type")
+    kind = read_json_object(path / ADAPTER_CONFIG).get("peft_type")
     if kind != "LORA":
         raise ModelError("adapter_unsupported", f"only LoRA adapters can be trained further, not {kind!r}")
 

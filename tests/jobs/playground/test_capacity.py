@@ -6,10 +6,10 @@ from onyx.settings import Settings
 
 GB = 2**30
 NEAR = GB
-"""Others on this host take and give back memory between two looks."""
+"""Other processes on this host take and free memory between two measurements."""
 
 
-def test_a_lent_slice_counts_whole(tmp_path: Path) -> None:
+def test_a_lent_slice_counts_in_full(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, cpu_memory="400GB", cpu_devices=4)
     free = spare_memory(settings, ())
     assert free > 0

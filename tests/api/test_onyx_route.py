@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.testclient import TestClient
 
 from onyx.api.app import create_app
-from onyx.api.http.route import OnyxRoute, request_id_of, route_template
+from onyx.api.onyx_route import OnyxRoute, request_id_of, route_template
 from onyx.settings import Settings
 from tests.api.service import AT, make_key
 
