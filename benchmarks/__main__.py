@@ -1,4 +1,4 @@
-"""`make bench`: every claim of docs/benchmarks.md, measured anew. Name modules to run only those."""
+"""`make bench`: measures every claim of docs/benchmarks.md. Name modules to run only those."""
 
 import importlib
 import sys
@@ -18,7 +18,7 @@ MODULES = {
 
 
 def run() -> None:
-    """Print each benchmark's tables under its module's own words."""
+    """Print each benchmark's tables below its module's docstring."""
     torch.set_num_threads(1)
     for name in sys.argv[1:] or MODULES:
         module = importlib.import_module(MODULES[name])

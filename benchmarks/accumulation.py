@@ -1,7 +1,7 @@
-"""What an accumulator costs: each face against the loop one writes by hand, at N = 1, 4, 8.
+"""What an accumulator costs: each face against a hand-written loop, at N = 1, 4, 8.
 
 Peer: a hand-written PyTorch loop (loss / N, backward, clip_grad_norm_, step, zero_grad). The functional face has a
-hand-written functional loop as its peer (autograd.grad, an in-place sum per leaf, then the division), because handing
+hand-written functional loop as its peer (autograd.grad, an in-place sum per leaf, then the division), because passing
 gradients around costs the same there. Own cost is the difference per micro-batch on a model so small that nothing
 else counts, best of many turns: the noise of the machine, larger than 1 % here, is not in it, and a micro-batch of
 10 ms takes 100 µs per per cent. Memory is the peak of live tensor bytes over a window, counted at every operation.

@@ -1,7 +1,7 @@
 """What the service costs beside a training, and as its store grows.
 
 Latency: a job of two ranks keeps both cores busy; `GET /stats/{id}` and a bare FastAPI "hello" in a process of its own
-are asked in turn, each 100 times a second, and every answer is timed from the moment it was due. Start: from the
+are requested in turn, each 100 times a second, and every answer is timed from the moment it was due. Start: from the
 process's start to the first answer of /healthz and to /readyz, which also waits for the runner. Store: list, get and
 stats with 10,000 finished jobs over the same with 20, which is a page: so both answer as much.
 """
@@ -30,7 +30,7 @@ RATE = 100
 SECONDS = 1
 ROUNDS = 30
 MANY, FEW = 10_000, 20
-ASKED = 200
+REQUESTS = 200
 
 HELLO = """
 import sys, uvicorn
@@ -49,7 +49,7 @@ def main() -> str:
     with tempfile.TemporaryDirectory() as folder:
         rows = [*start(Path(folder) / "start"), *asyncio.run(latency(Path(folder) / "busy"))]
         rows += asyncio.run(growth(Path(folder) / "grown"))
-    return table(["what", "measured", "asked"], rows)
+    return table(["what", "measured", "target"], rows)
 
 
 def start(home: Path) -> list[list[str]]:
@@ -75,7 +75,7 @@ def start(home: Path) -> list[list[str]]:
 async def latency(home: Path) -> list[list[str]]:
     """p50 and p99 beside a training, against hello."""
     texts = [f"the square of {n} is {n * n}, " * 12 for n in range(512)]
-    asked = {
+    request = {
         "model_name": "onyx/tiny",
         "dataset_config": {"texts": texts, "max_length": 512},
         "training_config": {"epochs": 1000},
@@ -85,13 +85,13 @@ async def latency(home: Path) -> list[list[str]]:
     }
     with api_server(home, cpu_devices=2) as server, _hello() as hello:
         async with httpx.AsyncClient(timeout=30) as client:
-            made = (await client.post(f"{server.api}/training/with-accumulation", json=asked)).json()
+            made = (await client.post(f"{server.api}/training/with-accumulation", json=request)).json()
             url = f"{server.api}/stats/{made['training_id']}"
             await _until_it_trains(client, f"{server.api}/training/{made['training_id']}/events")
             taken: dict[str, list[float]] = {url: [], hello: []}
             for _ in range(ROUNDS):
                 for each in taken:
-                    taken[each] += await _ask(client, each)
+                    taken[each] += await _request_at_rate(client, each)
             await client.post(f"{server.api}/training/{made['training_id']}/cancel")
             held = server.memory / 1e6
     ours, theirs = (statistics.quantiles(times, n=100) for times in taken.values())
@@ -107,20 +107,20 @@ async def latency(home: Path) -> list[list[str]]:
     ]
 
 
-async def _ask(client: httpx.AsyncClient, url: str) -> list[float]:
-    """Ask at a fixed rate, whatever the answers take; seconds from when each was due."""
+async def _request_at_rate(client: httpx.AsyncClient, url: str) -> list[float]:
+    """Send requests at a fixed rate, however long answers take; seconds from when each was due."""
 
     async def one(due: float) -> float:
         answer = await client.get(url)
         assert answer.status_code == 200, answer.text
         return time.perf_counter() - due
 
-    began, asked = time.perf_counter(), []
+    began, requests = time.perf_counter(), []
     for number in range(RATE * SECONDS):
         due = began + number / RATE
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        asked.append(asyncio.create_task(one(due)))
-    return await asyncio.gather(*asked)
+        requests.append(asyncio.create_task(one(due)))
+    return await asyncio.gather(*requests)
 
 
 async def _until_it_trains(client: httpx.AsyncClient, events: str) -> None:
@@ -150,11 +150,11 @@ def _answers(url: str) -> bool:
 
 
 async def growth(home: Path) -> list[list[str]]:
-    """The same questions to a small store and a large one."""
+    """The same requests to a small store and a large one."""
     with api_server(home) as server:
         async with httpx.AsyncClient(base_url=server.api, timeout=60) as client:
-            asked = {"model_name": "onyx/tiny", "dataset_config": {"texts": ["a b c"] * 8}, "user_id": 1}
-            made = (await client.post("/training/with-accumulation?wait=60", json=asked)).json()
+            request = {"model_name": "onyx/tiny", "dataset_config": {"texts": ["a b c"] * 8}, "user_id": 1}
+            made = (await client.post("/training/with-accumulation?wait=60", json=request)).json()
             paths = {"list": "/training", "get": f"/training/{made['training_id']}", "stats": "/stats"}
             seconds: dict[int, dict[str, float]] = {}
             for count in (FEW, MANY):
@@ -172,7 +172,7 @@ async def growth(home: Path) -> list[list[str]]:
 
 async def _median(client: httpx.AsyncClient, path: str) -> float:
     times = []
-    for _ in range(ASKED):
+    for _ in range(REQUESTS):
         began = time.perf_counter()
         assert (await client.get(path)).status_code == 200
         times.append(time.perf_counter() - began)

@@ -1,6 +1,6 @@
 """What durability costs: the start of a job, its checkpoints, and a second rank.
 
-Start: from the request to the first update of `onyx/tiny` with a warm template, windows of 8 and of 32 samples; peer: a
+Start: from the request to the first update of `onyx/tiny` with a warm fork server, windows of 8 and 32 samples; peer: a
 fresh `python train.py` that imports transformers, loads the same model and makes one update. Checkpoints: counted
 seconds in saves over the seconds of training, at the rule of one save per 20 × its own time. Ranks: samples per second
 of two ranks of one thread each over one rank's; the machine's own limit is what two jobs of one rank reach together
@@ -38,7 +38,7 @@ optimizer.step()
 """
 
 
-def lesson(samples: int, devices: int = 1, repeat: int = 1, window: int = 8, **training: object) -> JobSpec:
+def make_spec(samples: int, devices: int = 1, repeat: int = 1, window: int = 8, **training: object) -> JobSpec:
     texts = [f"the square of {n} is {n * n}, " * repeat for n in range(samples)]
     return job_spec(
         model="onyx/tiny",
@@ -51,15 +51,15 @@ def lesson(samples: int, devices: int = 1, repeat: int = 1, window: int = 8, **t
 
 async def first_update(home: Home, window: int) -> float:
     """Seconds from the request to the end of the first update."""
-    asked = time.time()
-    job = await home.submit(lesson(64, window=window), "bench", JobKind.ACCUMULATION)
+    began = time.time()
+    job = await home.submit(make_spec(64, window=window), "bench", JobKind.ACCUMULATION)
     await home.wait(job.id)
-    return (await home.store.events.list_metrics(job.id))[0].time - asked
+    return (await home.store.events.list_metrics(job.id))[0].time - began
 
 
 async def speed(home: Home, devices: int, jobs: int = 1) -> tuple[float, Job]:
     """Samples per second of longer jobs, by their own clocks, all together; and one of them."""
-    spec = lesson(640, devices, repeat=12, window=64)
+    spec = make_spec(640, devices, repeat=12, window=64)
     made = [await home.submit(spec, "bench", JobKind.ACCUMULATION) for _ in range(jobs)]
     done = [await home.wait(job.id) for job in made]
     rates = []
@@ -80,7 +80,7 @@ async def saving_share(home: Home, job: Job) -> float:
 
 async def starts(home: Home, folder: Path) -> list[list[str]]:
     """A line for each size of window."""
-    await first_update(home, WINDOWS[0])  # plans, and warms the template
+    await first_update(home, WINDOWS[0])  # plans, and starts the fork server
     turns = [[await first_update(home, window) for window in WINDOWS] for _ in range(STARTS)]
     peer = statistics.median(_fresh(next((folder / "models").glob("onyx-tiny*"))) for _ in range(3))
     return [
@@ -110,7 +110,7 @@ async def ranks(home: Home) -> list[list[str]]:
     ]
 
 
-async def play(folder: Path) -> list[list[str]]:
+async def measure(folder: Path) -> list[list[str]]:
     home = await Home.open(Settings(home=folder, cpu_devices=2, cpu_memory="6GB"))
     try:
         return [*await starts(home, folder), *await ranks(home)]
@@ -132,7 +132,7 @@ def _fresh(model: Path) -> float:
 def main() -> str:
     """The table, as Markdown."""
     with tempfile.TemporaryDirectory() as folder:
-        return table(["what", "measured", "against"], asyncio.run(play(Path(folder))))
+        return table(["what", "measured", "against"], asyncio.run(measure(Path(folder))))
 
 
 if __name__ == "__main__":

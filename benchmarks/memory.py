@@ -83,7 +83,7 @@ def choice() -> None:
     for case in chosen():
         for size in (160, 260, 420):
             choose(case, LENGTH, size)
-    print("\nThe same at limits, widths, depths and lengths that the planner's reserve was never looked at with")
+    print("\nThe same at limits, widths, depths and lengths that the planner's reserve was not tuned on")
     for case, size in chosen_held_out():
         choose(case, case.shapes[0][1], size)
 
@@ -145,7 +145,7 @@ def accelerate_estimate(case: Case) -> float:
 
     from onyx.memory.footprint.model_builder import build
 
-    model: Any = build(case.config, case.recipe.but(method="full", gradient_checkpointing=False))
+    model: Any = build(case.config, case.recipe.changed(method="full", gradient_checkpointing=False))
     total, _ = calculate_maximum_sizes(model)
     return float(max(estimate_training_usage(total, "float32").values()))
 

@@ -1,4 +1,4 @@
-"""What the memory benchmark and its tests measure: held-out cases, peaks, growth, training in a limit."""
+"""Cases of the memory benchmark and its tests, and how they are measured: peaks, growth, training in a limit."""
 
 import os
 from collections.abc import Iterator

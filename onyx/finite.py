@@ -1,4 +1,4 @@
-"""Numbers that JSON can hold."""
+"""Values that JSON can hold: no NaN, no infinity."""
 
 import math
 from collections.abc import Mapping

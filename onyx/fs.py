@@ -2,7 +2,7 @@
 
 The one place in Onyx that does this. Every temporary name is new, so two processes that write the same path never write
 into each other's file: the later rename wins. `durable` waits for the disk before and after the rename, for what must
-outlive a power cut; without it a killed process still leaves the old content or the new.
+survive a power cut; without it a killed process still leaves the old content or the new.
 
 A killed process leaves temporary names behind; `sweep` removes them. Nothing beyond the standard library is imported.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 STALE_SECONDS = 86_400.0
-"""A temporary name that is older belongs to no living process: no writer takes a day."""
+"""An older temporary name belongs to no living process: no writer takes a day."""
 
 _UNIQUE = len(uuid.uuid4().hex)
 
@@ -83,12 +83,12 @@ def publish_directory(target: Path, *, durable: bool = True, replace: bool = Tru
 def make_once(target: Path, make: Callable[[Path], None]) -> Path:
     """The directory `target`, which `make` fills when it is not there yet.
 
-    A second process waits for the first and takes its work. Where locks do not reach (some network file systems) both
-    work, and the first rename wins.
+    A second process waits for the first and takes its result. Where locks do not work (some network file systems) both
+    make it, and the first rename wins.
     """
     if target.is_dir():
         with contextlib.suppress(OSError):
-            os.utime(target)  # still in use: housekeeping goes by that
+            os.utime(target)  # marks it as in use: housekeeping deletes what is old
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _lock(target.with_name(f".{target.name}.lock")):
@@ -106,10 +106,10 @@ def remove(path: Path) -> None:
 
 
 def sweep(parent: Path, *, older_than: float | None = None) -> int:
-    """Remove what killed processes left in `parent`, and say how much.
+    """Remove what killed processes left in `parent`; returns how many.
 
-    What was being removed goes at once. What was being written may still grow: it stays until nothing in it has changed
-    for `older_than` seconds, if that is given.
+    Half-removed files go at once. With `older_than`, a half-written one is kept until nothing in it has changed for so
+    many seconds: a living process may still write it.
     """
     return _sweep([*parent.glob(".*.gone"), *parent.glob(".*.part")], older_than)
 
@@ -120,7 +120,7 @@ def sweep_leftovers_of(target: Path, *, older_than: float | None = None) -> int:
 
 
 def temporary_names_of(target: Path) -> list[Path]:
-    """What stands beside `target` under a temporary name of it: a writer is at work on it, or was killed."""
+    """The temporary names of `target` beside it: a process writes or removes it, or was killed while it did."""
     name = glob.escape(target.name)
     hexadecimal = "[0-9a-f]" * _UNIQUE
     return [path for suffix in ("gone", "part") for path in target.parent.glob(f".{name}.{hexadecimal}.{suffix}")]
@@ -129,7 +129,7 @@ def temporary_names_of(target: Path) -> list[Path]:
 def _sweep(leftovers: list[Path], older_than: float | None) -> int:
     count = 0
     for leftover in leftovers:
-        with contextlib.suppress(OSError):  # another process was quicker
+        with contextlib.suppress(OSError):  # another process has removed it
             if (
                 older_than is not None
                 and leftover.suffix == ".part"
@@ -167,7 +167,7 @@ def _delete(path: Path) -> None:
 
 
 def _last_change(path: Path) -> float:
-    """A directory's own time says nothing of files in it that grow."""
+    """The latest change in a file or directory tree: a directory's own time ignores files that grow in it."""
     return max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
 
 
@@ -184,7 +184,7 @@ def _make(target: Path, make: Callable[[Path], None]) -> None:
         with publish_directory(target, replace=False) as part:
             make(part)
     except OSError as error:
-        # Another process, which the lock did not reach, has made the same.
+        # Another process has made the same: its lock did not work across hosts.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not target.is_dir():
             raise
 

@@ -1,6 +1,6 @@
-"""Log lines: one per event, as JSON or for people, with the ids that bring them together and without secrets.
+"""Log lines: one per event, as JSON or as text, with the ids of their request, job and attempt, without secrets.
 
-Nothing here runs on import: whoever owns the process (`onyx serve`, the runner) calls `configure`.
+Nothing here runs on import: the entry point of the process (`onyx serve`, the runner) calls `configure`.
 """
 
 import json
@@ -16,10 +16,10 @@ from typing import Any, TextIO
 
 from onyx.settings import Settings
 
-_about: ContextVar[dict[str, Any]] = ContextVar("onyx_log_ids", default={})  # noqa: B039 - never changed in place
+_log_ids: ContextVar[dict[str, Any]] = ContextVar("onyx_log_ids", default={})  # noqa: B039 - never changed in place
 
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
-"""What every record has. Whatever else is there, somebody gave as `extra`."""
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+"""Fields of every record. Other fields come from `extra`."""
 
 HIDDEN = "[hidden]"
 _SECRETS = (
@@ -32,17 +32,17 @@ _SECRETS = (
 
 
 @contextmanager
-def about(**ids: Any) -> Iterator[None]:
-    """Every line that is logged inside, by this task or one it starts, carries these ids."""
-    token = _about.set(_about.get() | ids)
+def log_ids(**ids: Any) -> Iterator[None]:
+    """Give these ids to every line logged inside, by this task or one that it starts."""
+    token = _log_ids.set(_log_ids.get() | ids)
     try:
         yield
     finally:
-        _about.reset(token)
+        _log_ids.reset(token)
 
 
 def configure(settings: Settings, stream: TextIO | None = None, handler: logging.Handler | None = None) -> None:
-    """Send all log lines of this process to `stream` (standard error) or a handler, in the form the settings name."""
+    """Send all log lines of this process to `stream` (standard error) or a handler, in the settings' format."""
     stream = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not stream.isatty())
     secrets = settings.secrets()
@@ -53,34 +53,38 @@ def configure(settings: Settings, stream: TextIO | None = None, handler: logging
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(settings.log_level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # its own handlers know neither form nor secrets
+    for name in (
+        "uvicorn",
+        "uvicorn.error",
+        "uvicorn.access",
+    ):  # its handlers do not hide secrets
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # every request has a line of Onyx's own
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # Onyx logs every request itself
 
 
-class _Lines(logging.Formatter, ABC):
-    """What both forms share."""
+class _LineFormatter(logging.Formatter, ABC):
+    """What both formats share."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         super().__init__()
         self._secrets = tuple(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
-        return hide(self.line(record), self._secrets)
+        return hide_secrets(self.line(record), self._secrets)
 
     @abstractmethod
     def line(self, record: logging.LogRecord) -> str:
-        """The record in this form."""
+        """The record in this format."""
 
-    def story(self, record: logging.LogRecord) -> str | None:
+    def traceback(self, record: logging.LogRecord) -> str | None:
         """The traceback, where there is one."""
         return self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else None
 
 
-class JsonLines(_Lines):
-    """For machines: one object per line."""
+class JsonLines(_LineFormatter):
+    """For machines: one JSON object per line."""
 
     def line(self, record: logging.LogRecord) -> str:
         line = {
@@ -90,30 +94,30 @@ class JsonLines(_Lines):
             "message": record.getMessage(),
             **ids_of(record),
         }
-        if story := self.story(record):
-            line["traceback"] = story
+        if traceback := self.traceback(record):
+            line["traceback"] = traceback
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-class TextLines(_Lines):
+class TextLines(_LineFormatter):
     """For people: the ids come after the message."""
 
     def line(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{name}={value}" for name, value in ids_of(record).items())
-        message = record.getMessage().replace("\n", "\n    ")  # nobody's text can pretend to be a line of its own
+        message = record.getMessage().replace("\n", "\n    ")  # so that a message cannot imitate a log line
         text = f"{_time(record.created)} {record.levelname:<7} {record.name}: {message}{'  ' if ids else ''}{ids}"
-        story = self.story(record)
-        return f"{text}\n{story}" if story else text
+        traceback = self.traceback(record)
+        return f"{text}\n{traceback}" if traceback else text
 
 
 def ids_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What the line is about: the task's ids, then the record's own."""
-    own = {name: value for name, value in vars(record).items() if name not in _USUAL}
-    return _about.get() | own
+    """The ids of the line: the task's, then the record's own."""
+    own = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    return _log_ids.get() | own
 
 
-def hide(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without what looks like a secret. A safety net: nobody should have logged one."""
+def hide_secrets(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without what looks like a secret. A safety net: no code should log one."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     for pattern in _SECRETS:

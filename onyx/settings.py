@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 class Settings(BaseSettings):
-    """What an operator can say. Every file of a service lives under `home`."""
+    """What an operator can set. Every file of a service lies under `home`."""
 
     model_config = SettingsConfigDict(env_prefix="ONYX_", frozen=True, extra="ignore")
 
@@ -31,22 +31,22 @@ class Settings(BaseSettings):
     """Files that jobs may name by path."""
 
     remote_code_models: tuple[str, ...] = ()
-    """Models whose own code may run. Nobody else's ever does."""
+    """Models whose own code may run. The code of other models never runs."""
 
     hub_token: SecretStr | None = None
-    """Handed to the process that downloads, and to nobody else; never stored or logged."""
+    """Given only to the process that downloads; never stored or logged."""
 
     cpu_devices: int = Field(default=1, ge=1)
     """Slices of the CPU to offer where there is no GPU."""
 
     cpu_memory: str | None = None
-    """Memory that training on the CPU may take in all, in bytes or like 8GB; without it what the machine allows."""
+    """Memory that all training on the CPU may take, in bytes or like 8GB; without it what the machine allows."""
 
     lease_seconds: float = Field(default=30.0, gt=0)
-    """How long a job stays a silent runner's own."""
+    """How long a runner keeps its lease on a job without renewing it."""
 
     grace_seconds: float = Field(default=30.0, gt=0)
-    """How long a rank may take to save after it was told to stop, and W&B to take what a finished attempt has left."""
+    """How long a rank may take to save when it is stopped, and W&B to take what is left of a finished attempt."""
 
     stuck_seconds: float = Field(default=1800.0, gt=0)
     """A running attempt without any progress for this long is stuck."""
@@ -61,13 +61,13 @@ class Settings(BaseSettings):
     """A queued job that no device here suits is planned anew after this long, if there is no other runner."""
 
     warm_start: bool = True
-    """Fork ranks from a template that has torch imported, where that is safe."""
+    """Fork ranks from a fork server that has torch imported, where that is safe."""
 
     embedded_runner: bool = True
-    """Start a runner beside the service. False where the runner is a unit of its own."""
+    """Start a runner beside the service. False where the runner is a service of its own."""
 
     allow_anonymous: bool = False
-    """Serve others than this host without API keys: only where somebody else checks who is asking."""
+    """Serve clients of other hosts without API keys: only behind a proxy that authenticates them."""
 
     rate_limit: str = "12000/minute"
     """Requests per caller."""
@@ -97,72 +97,72 @@ class Settings(BaseSettings):
     """Tokens per sample that a job may ask for."""
 
     keep_working_days: float | None = Field(default=None, ge=0)
-    """Days until the working files of a finished job go: checkpoints, logs of its processes. Without it they stay."""
+    """Days until a finished job's working files are deleted: checkpoints, process logs. Without it they stay."""
 
     keep_job_days: float | None = Field(default=None, ge=0)
-    """Days until a finished job goes with its record, its data and its model. Without it jobs stay."""
+    """Days until a finished job is deleted with its record, data and model. Without it jobs stay."""
 
     owner_disk_bytes: int | None = Field(default=None, ge=0)
     """Bytes that the jobs and files of one owner may take; then new ones are refused. Without it there is no limit."""
 
     free_disk_bytes: int = Field(default=512 * MIB, ge=0)
-    """Below so many free bytes no job is made or started, and no checkpoint is written that can wait."""
+    """With fewer free bytes no job is made or started, and no checkpoint is written that can wait."""
 
     planner_cache_bytes: int = Field(default=256 * MIB, ge=0)
-    """What the planner's measurements may take; the oldest go first."""
+    """Bytes that the planner's stored measurements may take; the oldest are deleted first."""
 
     housekeeping_seconds: float = Field(default=600.0, gt=0)
-    """Between two rounds of the runner's housekeeping."""
+    """Time between two rounds of the runner's housekeeping."""
 
     hot_celsius: float = Field(default=85.0, gt=0)
-    """A GPU that is hotter is worth a warning to whoever uses it."""
+    """A job on a GPU that is hotter gets a warning."""
 
     log_format: Literal["auto", "json", "text"] = "auto"
-    """Log lines as JSON or for people; auto: for people on a terminal, as JSON elsewhere."""
+    """Log lines as JSON or as text; auto: as text on a terminal, as JSON elsewhere."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged."""
+    """The lowest level that is logged."""
 
     log_bytes: int = Field(default=64 * MIB, ge=0)
-    """From so many bytes on `audit.jsonl` and `run/runner.log` begin anew. 0: somebody else sees to them."""
+    """Size at which `audit.jsonl` and `run/runner.log` are rotated. 0: never; another tool rotates them."""
 
     log_files: int = Field(default=9, ge=1)
-    """Former ones of each that are kept, as `audit.jsonl.1` and so on; then the oldest goes."""
+    """Rotated files of each that are kept, as `audit.jsonl.1` and so on; then the oldest is deleted."""
 
     try_idle_seconds: float = Field(default=60.0, gt=0)
-    """How long a model that was tried stays in memory when nobody asks it anything."""
+    """How long a playground model stays in memory without a request."""
 
     try_seconds: float = Field(default=300.0, gt=0)
-    """How long a chat completion may take, waiting for its turn included."""
+    """How long a chat completion may take, with its time in the queue."""
 
     try_queue: int = Field(default=64, ge=1)
-    """Chat completions that may be under way or waiting at once."""
+    """Chat completions that may be running or queued at once."""
 
     try_queue_per_owner: int = Field(default=16, ge=1)
-    """How many of these may be one owner's. Owners have their turns in rounds, one each."""
+    """How many of these may be one owner's. Owners take turns, one completion each."""
 
     try_tokens: int = Field(default=1024, ge=1)
     """Tokens that a chat completion may have."""
 
     webhook_url: str | None = None
-    """Told of the end of every job, beside the URL that a job may name itself."""
+    """Notified of the end of every job, besides the URL that a job may name."""
 
     webhook_secret: SecretStr | None = None
-    """Signs webhooks, as `whsec_` and base64; without it none are sent. Receivers check with the same one."""
+    """Signs webhooks: `whsec_` and base64; without it none are sent. Receivers verify with the same secret."""
 
     webhook_allow_private: bool = False
-    """Send webhooks also to http:// and to addresses that are not public: only where users may reach these anyway."""
+    """Send webhooks also to http:// and to addresses that are not public: only if users may reach these anyway."""
 
     wandb_api_key: SecretStr | None = None
-    """The W&B account for jobs that ask to be tracked; handed to the process that does it, never stored or logged."""
+    """The W&B account for jobs that ask for tracking; given only to the tracker process, never stored or logged."""
 
     wandb_mode: Literal["online", "offline", "disabled"] | None = None
-    """Send to W&B, keep its files with the job, or neither; without it online where there is a key, else offline."""
+    """Send to W&B, keep its files with the job, or neither; by default online where there is a key, else offline."""
 
     @field_validator("webhook_secret")
     @classmethod
     def _signs(cls, secret: SecretStr | None) -> SecretStr | None:
-        """A secret that cannot sign is found at the start, not when the first job has ended."""
+        """Refuse a secret that cannot sign at the start, not at the end of the first job."""
         if secret is not None and secret.get_secret_value().startswith("whsec_"):
             try:
                 base64.b64decode(secret.get_secret_value().removeprefix("whsec_"), validate=True)
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
 
     @property
     def run_dir(self) -> Path:
-        """Lock, sockets."""
+        """The runner's lock, log and sockets."""
         return self.home / "run"
 
     def environment(self) -> dict[str, str]:
@@ -186,12 +186,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def secret_variables(cls) -> frozenset[str]:
-        """Variables that a process gets only if it is handed them."""
+        """Variables that are left out of a process's environment unless it needs them."""
         secret = SecretStr | None
         return frozenset(f"ONYX_{name.upper()}" for name, info in cls.model_fields.items() if info.annotation == secret)
 
     def secrets(self) -> list[str]:
-        """What must be in no line that anybody reads."""
+        """Values that must not appear in log lines or answers."""
         values = (getattr(self, name) for name in type(self).model_fields)
         known = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
         return [secret for secret in (*known, _password(self.database_url)) if secret]

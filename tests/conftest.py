@@ -1,4 +1,4 @@
-"""What every test shares: one torch thread per process, fixed seeds, and what was measured of this machine."""
+"""What every test shares: one torch thread per process, fixed seeds, and the planner's measurements of this machine."""
 
 import os
 import shutil

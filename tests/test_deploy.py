@@ -1,4 +1,4 @@
-"""What can be known of the deployment files without a Docker engine, a cluster or a booted systemd."""
+"""What can be checked of the deployment files without a Docker engine, a cluster or a booted systemd."""
 
 import re
 import shutil
@@ -49,7 +49,7 @@ def test_the_dockerfile_is_linted() -> None:
     run(TOOLS / "hadolint", "Dockerfile")
 
 
-def test_the_image_runs_as_nobody_special_and_everything_is_pinned() -> None:
+def test_the_image_runs_without_privileges_and_everything_is_pinned() -> None:
     text = (ROOT / "Dockerfile").read_text()
     last = text.rpartition("\nFROM ")[2]
     assert "USER 10001:10001" in last
@@ -136,9 +136,9 @@ def test_probes_ask_paths_that_the_service_has() -> None:
 
     served = set(create_app(Settings(home=ROOT)).openapi()["paths"])
     text = "".join(path.read_text() for path in FILES)
-    asked = set(re.findall(r"/(?:healthz|readyz|metrics)\b", text))
-    assert asked == {"/healthz", "/readyz", "/metrics"}
-    assert asked <= served
+    probed = set(re.findall(r"/(?:healthz|readyz|metrics)\b", text))
+    assert probed == {"/healthz", "/readyz", "/metrics"}
+    assert probed <= served
 
 
 def test_every_setting_that_is_named_exists() -> None:

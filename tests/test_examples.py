@@ -1,4 +1,4 @@
-"""Every file in examples/ runs, against a real service where it asks one."""
+"""Every file in examples/ runs, clients against a real service."""
 
 import os
 import subprocess
@@ -14,9 +14,9 @@ from tests.planner_cache import share_planner_cache
 from tests.waiting import PATIENCE, wait_for
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-ASKING = {"curl.sh", "openai_client.py"}
+CLIENTS = {"curl.sh", "openai_client.py"}
 APP = "embedded_app.py"
-ALONE = sorted({*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")} - {EXAMPLES / name for name in (*ASKING, APP)})
+ALONE = sorted({*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")} - {EXAMPLES / name for name in (*CLIENTS, APP)})
 
 
 @pytest.fixture(scope="module")

@@ -229,3 +229,15 @@ def test_it_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "{'onyx'}"
+
+
+def test_leftovers_of_one_target_are_swept_without_those_of_other_names(tmp_path: Path) -> None:
+    unique = "0123456789abcdef" * 2
+    own = [tmp_path / f".state.{unique}.part", tmp_path / f".state.{unique}.gone"]
+    others = [tmp_path / f".state.best.{unique}.part", tmp_path / ".state.mine.part", tmp_path / "state"]
+    for path in (*own, *others):
+        path.write_text("half")
+    assert sorted(fs.temporary_names_of(tmp_path / "state")) == sorted(own)
+    assert fs.sweep_leftovers_of(tmp_path / "state", older_than=60) == 1  # the one that was being removed
+    assert fs.sweep_leftovers_of(tmp_path / "state") == 1
+    assert names(tmp_path) == sorted(path.name for path in others)

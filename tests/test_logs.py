@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from onyx import logs
-from onyx.logs import about, configure, hide
+from onyx.logs import configure, hide_secrets, log_ids
 from onyx.settings import Settings
 
 log = logging.getLogger("onyx.somewhere")
@@ -38,7 +38,7 @@ def test_a_json_line_has_the_ids_of_its_task_and_its_own(stream: io.StringIO) ->
     configure(Settings(log_format="json"), stream)
 
     async def work(job_id: str) -> None:
-        with about(job_id=job_id, attempt=2):
+        with log_ids(job_id=job_id, attempt=2):
             await asyncio.sleep(0)
             log.info("hello %s", "you", extra={"action": "greeted"})
 
@@ -70,13 +70,13 @@ def test_a_traceback_is_part_of_its_line(stream: io.StringIO) -> None:
 def test_lines_for_people(stream: io.StringIO) -> None:
     configure(Settings(log_format="text", log_level="warning"), stream)
     log.info("unheard")
-    log.warning("one\nERROR forged", extra={"action": "told"})
+    log.warning("one\nERROR forged", extra={"action": "warned"})
     first, second = stream.getvalue().splitlines()
     assert first.endswith("WARNING onyx.somewhere: one")
-    assert second == "    ERROR forged  action=told"
+    assert second == "    ERROR forged  action=warned"
 
 
-def test_auto_is_json_where_nobody_looks(stream: io.StringIO) -> None:
+def test_auto_is_json_where_there_is_no_terminal(stream: io.StringIO) -> None:
     configure(Settings(), stream)
     log.info("hello")
     assert lines(stream)[0]["message"] == "hello"
@@ -107,7 +107,7 @@ def test_no_secret_ever_reaches_a_line(form: str, stream: io.StringIO) -> None:
 
 def test_what_is_no_secret_stays() -> None:
     text = "accumulation_1763420000_0123456789 at http://localhost:8000/healthz by onyx_runner"
-    assert hide(text) == text
+    assert hide_secrets(text) == text
 
 
 def test_importing_changes_no_logging() -> None:

@@ -1,4 +1,4 @@
-"""How tests wait: for what they want to see, and never for a time."""
+"""How tests wait: for a condition, never for a time."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ PATIENCE = 600.0
 
 
 def wait_for(condition: Callable[[], bool], what: str, patience: float | None = None) -> None:
-    """Look again and again until the condition holds; AssertionError with these words when it never does."""
+    """Poll until the condition holds; AssertionError with these words when it does not in time."""
     deadline = time.monotonic() + (PATIENCE if patience is None else patience)
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"

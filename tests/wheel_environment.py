@@ -1,4 +1,4 @@
-"""A wheel of this tree, and environments that have it. Nothing in them knows of the checkout."""
+"""A wheel of this tree, and environments with it installed, which do not see the checkout."""
 
 import os
 import subprocess

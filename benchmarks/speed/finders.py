@@ -1,4 +1,4 @@
-"""Which batch fits: Onyx's plan beside finders that try, all under the same rlimit.
+"""Which batch fits: Onyx's plan beside finders by trial and error, all under the same rlimit.
 
 Each runs in a process of its own that may grow by the same number of bytes: Lightning's batch-size finder (power and
 binary search), Accelerate's find_executable_batch_size from 512 on, and Onyx's plan with nothing in its cache, the
@@ -130,7 +130,7 @@ FINDERS: dict[str, Callable[[], tuple[int, int]]] = {
 
 
 def find(name: str) -> None:
-    """In this process: limit it, find, tell."""
+    """Limit this process, find the batch and print it."""
     import torch
     import transformers.models.llama.modeling_llama  # noqa: F401 - others import it when they are timed
 
@@ -160,10 +160,10 @@ def main() -> str:
             reason = (done.stderr.strip().splitlines() or ["?"])[-1][:120]
             rows.append([name, f"ended with {done.returncode}: {reason}", "", "", ""])
             continue
-        told = json.loads(done.stdout.strip().splitlines()[-1])
-        first = first or told["seconds"]
-        ratio = f"{told['seconds'] / first:.1f}"
-        rows.append([name, str(told["batch"]), f"{told['seconds']:.1f} s", ratio, str(told["failed"])])
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+        first = first or answer["seconds"]
+        ratio = f"{answer['seconds'] / first:.1f}"
+        rows.append([name, str(answer["batch"]), f"{answer['seconds']:.1f} s", ratio, str(answer["failed"])])
     return table(["finder", "batch", "time to the answer", "× Onyx", "out of memory on the way"], rows)
 
 

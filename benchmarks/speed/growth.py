@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.speed import ours
+from benchmarks.speed import onyx_run
 from benchmarks.speed.corpus import log_normal
-from benchmarks.speed.lesson import Lesson
+from benchmarks.speed.workload import Workload
 from onyx.training.contract.attempt import Attempt
 from onyx.training.models.tiny import make_tiny
 from onyx.training.state.events import read_events
@@ -29,26 +29,26 @@ def main() -> str:
         os.environ["ONYX_HOME"] = str(root / "home")
         model = make_tiny(root / "models")
         samples = log_normal(max(COUNTS), vocabulary=250)
-        data = {count: ours.write_data(root / f"data-{count}", samples[:count]) for count in COUNTS}
+        data = {count: onyx_run.write_data(root / f"data-{count}", samples[:count]) for count in COUNTS}
         lengths = [len(each) for each in samples]
         settings = [(count, 32) for count in COUNTS] + [(10_000, window) for window in WINDOWS]
         found: dict[tuple[int, int], list[tuple[float, int]]] = {each: [] for each in settings}
         for turn in range(TURNS):
             for count, window in settings:
-                lesson = _lesson(model, window)
+                workload = _workload(model, window)
                 place = root / f"{count}-{window}-{turn}"
-                attempt = ours.compose(lesson, place, data[count], lengths[:count], compile_step=False)
+                attempt = onyx_run.compose(workload, place, data[count], lengths[:count], compile_step=False)
                 found[count, window].append(_steady(attempt))
     return _table(found)
 
 
-def _lesson(model: Path, window: int) -> Lesson:
-    return Lesson(model=str(model), data="", window=window, micro_batch=8, updates=1, skipped=1, threads=1)
+def _workload(model: Path, window: int) -> Workload:
+    return Workload(model=str(model), data="", window=window, micro_batch=8, updates=1, skipped=1, threads=1)
 
 
 def _steady(attempt: Attempt) -> tuple[float, int]:
     """Tokens per second between the second second of training and the last, and the most bytes."""
-    process = ours.start(attempt)
+    process = onyx_run.start(attempt)
     path = attempt.attempt_dir / "events.jsonl"
     while not path.exists() or not any(event.kind == "metrics" for event in read_events(path)):
         if process.poll() is not None:
@@ -57,9 +57,9 @@ def _steady(attempt: Attempt) -> tuple[float, int]:
     time.sleep(SECONDS)
     process.send_signal(signal.SIGTERM)
     process.wait()
-    told = [event for event in read_events(path) if event.kind == "metrics"][1:]
-    tokens = told[-1].data["trained_tokens"] - told[0].data["trained_tokens"]
-    return tokens / (told[-1].time - told[0].time), max(event.data["peak_bytes"] for event in told)
+    events = [event for event in read_events(path) if event.kind == "metrics"][1:]
+    tokens = events[-1].data["trained_tokens"] - events[0].data["trained_tokens"]
+    return tokens / (events[-1].time - events[0].time), max(event.data["peak_bytes"] for event in events)
 
 
 def _table(found: dict[tuple[int, int], list[tuple[float, int]]]) -> str:

@@ -1,7 +1,7 @@
-"""Others' trainers on a lesson, each in a process of its own: `python -m benchmarks.speed.peers <name> <lesson.json>`.
+"""Others' trainers on a workload, each in its own process: `python -m benchmarks.speed.peers <name> <workload.json>`.
 
-Each gets the same samples in the same order where it lets one choose, the same window, AdamW, learning rate (constant),
-clipping and threads, and is at its own defaults otherwise. It prints one line of JSON: see `Score`.
+Each gets the same samples, in the same order where it allows that, the same window, AdamW, learning rate (constant),
+clipping and threads, and is at its own defaults otherwise. It prints one line of JSON: see `RunLog`.
 """
 
 import json
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.speed.lesson import Lesson
+from benchmarks.speed.workload import Workload
 
 IGNORED = -100
 
 
 @dataclass(kw_only=True)
-class Score:
+class RunLog:
     """When each update ended, what it had trained by then, and how well."""
 
     times: list[float] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Score:
     """Trained up to there, padding not counted."""
 
     losses: list[float] = field(default_factory=list)
-    """Mean loss per label token of each update, from those that tell it so."""
+    """Mean loss per label token of each update, where the contender reports it."""
 
     padded: int = 0
 
@@ -39,19 +39,19 @@ class Score:
 
 
 def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """As collators do it: to the longest, with a mask, labels where tokens are."""
+    """As collators do it: padded to the longest, with a mask, and labels where there are tokens."""
     width = max(map(len, rows))
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
     return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, IGNORED)}
 
 
-def load(lesson: Lesson) -> Any:
+def load(workload: Workload) -> Any:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(lesson.model, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(workload.model, dtype=torch.float32)
     model.config.use_cache = False
-    if lesson.method == "lora":
+    if workload.method == "lora":
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(0)
@@ -61,47 +61,47 @@ def load(lesson: Lesson) -> Any:
     return model.train()
 
 
-def hand_written(lesson: Lesson, score: Score, *, compiled: bool = False) -> None:
-    """What one writes oneself: pad, sum of losses over the window's label tokens, clip, step."""
-    model = load(lesson)
-    samples = lesson.samples()
+def hand_written(workload: Workload, log: RunLog, *, compiled: bool = False) -> None:
+    """A loop as users write it: pad, sum of losses over the window's label tokens, clip, step."""
+    model = load(workload)
+    samples = workload.samples()
     decay = [each for each in model.parameters() if each.requires_grad and each.ndim >= 2]
     still = [each for each in model.parameters() if each.requires_grad and each.ndim < 2]
     groups = [{"params": decay, "weight_decay": 0.01}, {"params": still, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW([each for each in groups if each["params"]], lr=lesson.learning_rate)
+    optimizer = torch.optim.AdamW([each for each in groups if each["params"]], lr=workload.learning_rate)
 
     def loss_of(ids: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=mask).logits
         return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
 
     run: Callable[..., torch.Tensor] = torch.compile(loss_of, dynamic=True) if compiled else loss_of
-    for start in range(0, len(samples), lesson.window):
-        window = samples[start : start + lesson.window]
+    for start in range(0, len(samples), workload.window):
+        window = samples[start : start + workload.window]
         weight = sum(len(row) - 1 for row in window)
         total = 0.0
-        for first in range(0, len(window), lesson.micro_batch):
-            batch = padded(window[first : first + lesson.micro_batch])
+        for first in range(0, len(window), workload.micro_batch):
+            batch = padded(window[first : first + workload.micro_batch])
             loss = run(batch["input_ids"], batch["attention_mask"], batch["labels"]) / weight
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_([*decay, *still], 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        _tick(score, sum(map(len, window)))
-        score.losses.append(total)
+        _tick(log, sum(map(len, window)))
+        log.losses.append(total)
 
 
-def _tick(score: Score, tokens: int) -> None:
-    score.times.append(time.perf_counter())
-    score.tokens.append((score.tokens[-1] if score.tokens else 0) + tokens)
+def _tick(log: RunLog, tokens: int) -> None:
+    log.times.append(time.perf_counter())
+    log.tokens.append((log.tokens[-1] if log.tokens else 0) + tokens)
 
 
-def trainer(lesson: Lesson, score: Score, **options: Any) -> None:
+def trainer(workload: Workload, log: RunLog, **options: Any) -> None:
     """Hugging Face's Trainer."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     counts: list[int] = []
-    rows = [{"input_ids": row, "length": len(row)} for row in lesson.samples()]
+    rows = [{"input_ids": row, "length": len(row)} for row in workload.samples()]
 
     def collate(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         counts.append(sum(len(each["input_ids"]) for each in batch))
@@ -109,21 +109,21 @@ def trainer(lesson: Lesson, score: Score, **options: Any) -> None:
 
     class Clock(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            _tick(score, sum(counts))
+            _tick(log, sum(counts))
             counts.clear()
 
         def on_log(self, *_: Any, **given: Any) -> None:
             if "loss" in given["logs"]:
-                score.losses.append(float(given["logs"]["loss"]))
+                log.losses.append(float(given["logs"]["loss"]))
 
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(**_arguments(lesson, folder), **options)
+        arguments = TrainingArguments(**_arguments(workload, folder), **options)
         Trainer(
-            model=load(lesson), args=arguments, train_dataset=rows, data_collator=collate, callbacks=[Clock()]
+            model=load(workload), args=arguments, train_dataset=rows, data_collator=collate, callbacks=[Clock()]
         ).train()
 
 
-def packed(lesson: Lesson, score: Score, **options: Any) -> None:
+def packed(workload: Workload, log: RunLog, **options: Any) -> None:
     """TRL's SFTTrainer with packing: rows of the greatest length, filled with whole samples and parts."""
     import datasets
     from transformers import AutoTokenizer, TrainerCallback
@@ -133,28 +133,28 @@ def packed(lesson: Lesson, score: Score, **options: Any) -> None:
 
     class Clock(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            _tick(score, sum(counts))
+            _tick(log, sum(counts))
             counts.clear()
 
-    rows = datasets.Dataset.from_dict({"input_ids": lesson.samples()})
-    tokens = sum(map(len, lesson.samples()))
-    windows = lesson.updates
+    rows = datasets.Dataset.from_dict({"input_ids": workload.samples()})
+    tokens = sum(map(len, workload.samples()))
+    windows = workload.updates
     # As many tokens per update as the others have: rows are full, so there are fewer of them.
-    rows_per_update = max(1, round(tokens / windows / lesson.longest))
-    micro = max(1, min(rows_per_update, lesson.micro_batch // 2))
-    arguments = _arguments(lesson, tempfile.mkdtemp()) | {
+    rows_per_update = max(1, round(tokens / windows / workload.longest))
+    micro = max(1, min(rows_per_update, workload.micro_batch // 2))
+    arguments = _arguments(workload, tempfile.mkdtemp()) | {
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": max(1, round(rows_per_update / micro)),
         # Its own defaults, bf16 and activations computed again, are for cards: here they take three times as long.
         "bf16": False,
         "gradient_checkpointing": False,
     }
-    config = SFTConfig(**arguments, max_length=lesson.longest, packing=True, **options)
+    config = SFTConfig(**arguments, max_length=workload.longest, packing=True, **options)
     made = SFTTrainer(
-        model=load(lesson),
+        model=load(workload),
         args=config,
         train_dataset=rows,
-        processing_class=AutoTokenizer.from_pretrained(lesson.model),
+        processing_class=AutoTokenizer.from_pretrained(workload.model),
         callbacks=[Clock()],
     )
     collate = made.data_collator
@@ -168,16 +168,16 @@ def packed(lesson: Lesson, score: Score, **options: Any) -> None:
     made.train()
 
 
-def lightning(lesson: Lesson, score: Score) -> None:
+def lightning(workload: Workload, log: RunLog) -> None:
     """Lightning's Trainer with a module as its pages show it."""
     import lightning as pl
 
-    samples = lesson.samples()
+    samples = workload.samples()
 
     class Module(pl.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.model = load(lesson)
+            self.model = load(workload)
             self.count = 0
 
         def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
@@ -187,11 +187,11 @@ def lightning(lesson: Lesson, score: Score) -> None:
 
         def on_before_zero_grad(self, _: Any) -> None:
             if self.count:
-                _tick(score, self.count)
+                _tick(log, self.count)
                 self.count = 0
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.AdamW(self.parameters(), lr=lesson.learning_rate, weight_decay=0.01)
+            return torch.optim.AdamW(self.parameters(), lr=workload.learning_rate, weight_decay=0.01)
 
     made = pl.Trainer(
         max_epochs=1,
@@ -200,20 +200,20 @@ def lightning(lesson: Lesson, score: Score) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        accumulate_grad_batches=lesson.window // lesson.micro_batch,
+        accumulate_grad_batches=workload.window // workload.micro_batch,
         gradient_clip_val=1.0,
     )
-    loader: Any = torch.utils.data.DataLoader(samples, batch_size=lesson.micro_batch, collate_fn=padded)  # type: ignore[arg-type]
+    loader: Any = torch.utils.data.DataLoader(samples, batch_size=workload.micro_batch, collate_fn=padded)  # type: ignore[arg-type]
     made.fit(Module(), loader)
 
 
-def _arguments(lesson: Lesson, folder: str) -> dict[str, Any]:
+def _arguments(workload: Workload, folder: str) -> dict[str, Any]:
     return {
         "output_dir": folder,
-        "per_device_train_batch_size": lesson.micro_batch,
-        "gradient_accumulation_steps": lesson.window // lesson.micro_batch,
+        "per_device_train_batch_size": workload.micro_batch,
+        "gradient_accumulation_steps": workload.window // workload.micro_batch,
         "num_train_epochs": 1,
-        "learning_rate": lesson.learning_rate,
+        "learning_rate": workload.learning_rate,
         "lr_scheduler_type": "constant",
         "weight_decay": 0.01,
         "max_grad_norm": 1.0,
@@ -226,36 +226,36 @@ def _arguments(lesson: Lesson, folder: str) -> dict[str, Any]:
     }
 
 
-PEERS: dict[str, Callable[[Lesson, Score], None]] = {
+PEERS: dict[str, Callable[[Workload, RunLog], None]] = {
     "hand-written loop": hand_written,
-    "hand-written loop, compiled": lambda lesson, score: hand_written(lesson, score, compiled=True),
+    "hand-written loop, compiled": lambda workload, log: hand_written(workload, log, compiled=True),
     "HF Trainer as it comes": trainer,
-    "HF Trainer by length": lambda lesson, score: trainer(lesson, score, train_sampling_strategy="group_by_length"),
-    "HF Trainer by length, compiled": lambda lesson, score: trainer(
-        lesson, score, train_sampling_strategy="group_by_length", torch_compile=True
+    "HF Trainer by length": lambda workload, log: trainer(workload, log, train_sampling_strategy="group_by_length"),
+    "HF Trainer by length, compiled": lambda workload, log: trainer(
+        workload, log, train_sampling_strategy="group_by_length", torch_compile=True
     ),
     "TRL packed": packed,
-    "TRL packed, compiled": lambda lesson, score: packed(lesson, score, torch_compile=True),
+    "TRL packed, compiled": lambda workload, log: packed(workload, log, torch_compile=True),
     "Lightning": lightning,
 }
 
 
 def main(name: str, path: str) -> None:
-    lesson = Lesson.read(path)
-    torch.set_num_threads(lesson.threads)
-    score = Score()
-    PEERS[name](lesson, score)
-    sys.stdout.write("\n" + json.dumps(asdict(score)) + "\n")
+    workload = Workload.read(path)
+    torch.set_num_threads(workload.threads)
+    log = RunLog()
+    PEERS[name](workload, log)
+    sys.stdout.write("\n" + json.dumps(asdict(log)) + "\n")
 
 
 def lines(text: str) -> Iterator[str]:
-    """Of a contender's output, from the end."""
+    """Lines of a contender's output, the last one first."""
     yield from reversed(text.strip().splitlines())
 
 
-def score_of(text: str) -> Score:
+def parse_log(text: str) -> RunLog:
     """What a contender printed."""
-    return Score(**json.loads(next(lines(text))))
+    return RunLog(**json.loads(next(lines(text))))
 
 
 if __name__ == "__main__":

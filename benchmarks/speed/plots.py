@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from benchmarks.speed.contest import Place
+from benchmarks.speed.comparison import ContenderResult
 
 PICTURES = Path("docs/pictures")
 
 
-def bars(places: list[Place], title: str, name: str) -> Path:
+def bars(results: list[ContenderResult], title: str, name: str) -> Path:
     """Tokens per second, fastest on top, with the turns as dots."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ordered = sorted(places, key=lambda each: each.rate)
+    ordered = sorted(results, key=lambda each: each.rate)
     figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(ordered) + 1.2))
     colours = ["#1a1a1a" if each.name.startswith("Onyx") else "#b0b0b0" for each in ordered]
     axes.barh([each.name for each in ordered], [each.rate for each in ordered], color=colours)

@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.speed.contest import Place, compete, furthest, ranking
+from benchmarks.speed.comparison import ContenderResult, compare, largest_difference, ranking
 from benchmarks.speed.corpus import log_normal, real, texts, train_tokenizer
-from benchmarks.speed.lesson import Lesson, make_llama
 from benchmarks.speed.plots import bars
+from benchmarks.speed.workload import Workload, make_llama
 
 WIDTH, DEPTH = 512, 9
 """34.9 million parameters."""
@@ -52,15 +52,15 @@ def _full(folder: Path) -> str:
     parts = []
     for name, samples in sets.items():
         names = NAMES if name == "real text" else ["Onyx, compiled", PLAIN, "HF Trainer by length"]
-        lesson = _lesson(folder, model, samples)
-        places = compete(lesson, names, TURNS, folder)
+        workload = _workload(folder, model, samples)
+        results = compare(workload, names, TURNS, folder)
         short = name.split()[0]
-        bars(places, f"Full fine-tuning, 35 M parameters, {name}, 2 cores", f"speed-{short}")
-        parts.append(f"### Full fine-tuning, {name}\n\n{ranking(places, PLAIN)}")
-        parts.append(_utilisation(places, lesson))
+        bars(results, f"Full fine-tuning, 35 M parameters, {name}, 2 cores", f"speed-{short}")
+        parts.append(f"### Full fine-tuning, {name}\n\n{ranking(results, PLAIN)}")
+        parts.append(_utilisation(results, workload))
         if HAND in names:
-            by_name = {each.name: each for each in places}
-            apart = furthest(by_name["Onyx, compiled"], by_name[HAND])
+            by_name = {each.name: each for each in results}
+            apart = largest_difference(by_name["Onyx, compiled"], by_name[HAND])
             parts.append(f"Largest difference of the loss curves, Onyx compiled and the hand-written loop: {apart:.1e}")
     return "\n\n".join(parts)
 
@@ -79,13 +79,13 @@ def _adapters(folder: Path) -> str:
 
     model = resolve(next(iter(KNOWN)), Roots(home=folder / "home"))
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    lesson = _lesson(folder, model, real(tokenizer, texts(), 16 * UPDATES), window=16, method="lora")
-    places = compete(lesson, ["Onyx", PLAIN, "HF Trainer by length"], TURNS, folder)
-    bars(places, "LoRA on SmolLM2-135M, real text, 2 cores", "speed-lora")
-    return f"### LoRA on SmolLM2-135M, real text\n\n{ranking(places, PLAIN)}"
+    workload = _workload(folder, model, real(tokenizer, texts(), 16 * UPDATES), window=16, method="lora")
+    results = compare(workload, ["Onyx", PLAIN, "HF Trainer by length"], TURNS, folder)
+    bars(results, "LoRA on SmolLM2-135M, real text, 2 cores", "speed-lora")
+    return f"### LoRA on SmolLM2-135M, real text\n\n{ranking(results, PLAIN)}"
 
 
-def _lesson(
+def _workload(
     folder: Path,
     model: Path,
     samples: list[list[int]],
@@ -93,10 +93,10 @@ def _lesson(
     window: int = 32,
     method: str = "full",
     updates: int = UPDATES,
-) -> Lesson:
+) -> Workload:
     data = folder / "samples.json"
     data.write_text(json.dumps(samples))
-    return Lesson(
+    return Workload(
         model=str(model),
         data=str(data),
         window=window,
@@ -108,16 +108,16 @@ def _lesson(
     )
 
 
-def _utilisation(places: list[Place], lesson: Lesson) -> str:
-    samples = lesson.samples()
+def _utilisation(results: list[ContenderResult], workload: Workload) -> str:
+    samples = workload.samples()
     tokens = sum(map(len, samples))
     attention = sum(6 * DEPTH * WIDTH * len(each) ** 2 for each in samples) / tokens  # causal: half of all pairs
-    work = 6 * _parameters(Path(lesson.model)) + attention
+    work = 6 * _parameters(Path(workload.model)) + attention
     rows = []
-    for each in places:
+    for each in results:
         parts = [work * rate / peak for rate, peak in zip(each.rates, each.peaks, strict=True)]
         rows.append([each.name, f"{statistics.median(parts):.0%}", f"{min(parts):.0%} … {max(parts):.0%}"])
-    peaks = [peak / 1e9 for each in places for peak in each.peaks]
+    peaks = [peak / 1e9 for each in results for peak in each.peaks]
     return table(["contender", f"of the peak ({min(peaks):.0f} … {max(peaks):.0f} GFLOP/s)", "spread"], rows)
 
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.speed import ours
+from benchmarks.speed import onyx_run
 from benchmarks.speed.corpus import real, texts, train_tokenizer
-from benchmarks.speed.lesson import Lesson, make_llama
+from benchmarks.speed.workload import Workload, make_llama
 from onyx.training.contract.attempt import Attempt
 from onyx.training.contract.child_process import Niceness
 
@@ -40,7 +40,7 @@ def main() -> str:
             place = root / str(window)
             os.environ["ONYX_HOME"] = str(place / "home")  # nothing measured is known to the first job of each
             samples = real(tokenizer, lines, window * updates)
-            lesson = Lesson(
+            workload = Workload(
                 model=str(model),
                 data="",
                 window=window,
@@ -49,25 +49,25 @@ def main() -> str:
                 skipped=skipped,
                 threads=1,
             )
-            data = ours.write_data(place / "data", samples)
-            played = _play(lesson, place, data, [len(each) for each in samples])
-            tables.append(f"Windows of {window}:\n\n{played}")
+            data = onyx_run.write_data(place / "data", samples)
+            measured = _measure(workload, place, data, [len(each) for each in samples])
+            tables.append(f"Windows of {window}:\n\n{measured}")
         return "\n\n".join(tables)
 
 
-def _play(lesson: Lesson, root: Path, data: Path, lengths: list[int]) -> str:
+def _measure(workload: Workload, root: Path, data: Path, lengths: list[int]) -> str:
     def job(name: str, devices: int) -> Attempt:
-        return ours.compose(lesson, root / name, data, lengths, compile_step=False, devices=devices)
+        return onyx_run.compose(workload, root / name, data, lengths, compile_step=False, devices=devices)
 
     rates: dict[str, list[float]] = {"whole core": [], "half a core": [], "equal shares": [], "by speed": []}
     for turn in range(TURNS):
         with _busy(1):
-            rates["whole core"].append(_rate(job(f"whole-{turn}", 1), lesson, [0]))
-            rates["half a core"].append(_rate(job(f"half-{turn}", 1), lesson, [1]))
-            equal = ours.with_shares(job(f"equal-{turn}", 2), share=0.5)
-            rates["equal shares"].append(_rate(equal, lesson, [0, 1]))
+            rates["whole core"].append(_rate(job(f"whole-{turn}", 1), workload, [0]))
+            rates["half a core"].append(_rate(job(f"half-{turn}", 1), workload, [1]))
+            equal = onyx_run.with_shares(job(f"equal-{turn}", 2), share=0.5)
+            rates["equal shares"].append(_rate(equal, workload, [0, 1]))
             planned = job(f"speed-{turn}", 2)
-            rates["by speed"].append(_rate(planned, lesson, [0, 1]))
+            rates["by speed"].append(_rate(planned, workload, [0, 1]))
             print(f"  shares {[round(each.share, 2) for each in planned.shares]}", file=sys.stderr, flush=True)
     return _table(rates)
 
@@ -82,17 +82,17 @@ def _table(rates: dict[str, list[float]]) -> str:
     return table(["ranks", "tokens/s", "of the sum of both alone"], rows)
 
 
-def _rate(attempt: Attempt, lesson: Lesson, cores: list[int]) -> float:
-    processes = [ours.start(attempt, rank, core=core) for rank, core in enumerate(cores)]
+def _rate(attempt: Attempt, workload: Workload, cores: list[int]) -> float:
+    processes = [onyx_run.start(attempt, rank, core=core) for rank, core in enumerate(cores)]
     codes = [process.wait() for process in processes]
     if any(codes):
         raise RuntimeError((attempt.attempt_dir / "rank-0.log").read_text()[-3000:])
-    return ours.score(attempt).rate(lesson.skipped)
+    return onyx_run.read_log(attempt).rate(workload.skipped)
 
 
 @contextmanager
 def _busy(core: int) -> Iterator[None]:
-    """Somebody else's process on that core, as nice as a rank."""
+    """Another process that keeps this core busy, as nice as a rank."""
     process = subprocess.Popen(["taskset", "-c", str(core), sys.executable, "-c", BUSY])  # noqa: S607
     try:
         yield

@@ -1,4 +1,4 @@
-"""Document 002's library part by example: accumulator, adaptive accumulator, trainer."""
+"""Accumulator, adaptive accumulator and trainer of document 002. See docs/ads.md."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ def make_model() -> nn.Module:
 
 
 def basic() -> None:
-    """One call per batch; the fourth steps the optimizer. `flush` applies what is left at the end."""
+    """One call per batch; every fourth steps the optimizer. `flush` applies the shorter window at the end."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     accumulator = GradientAccumulator(GradientAccumulationConfig(accumulation_steps=4, target_batch_size=32))
@@ -46,7 +46,7 @@ def basic() -> None:
 
 
 def unequal_batches() -> None:
-    """A weight per batch makes batches of unequal size exact: the loss given is the mean over that weight."""
+    """A weight per batch makes batches of unequal size exact. The loss is the mean over `weight` samples."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     accumulator = GradientAccumulator(GradientAccumulationConfig(accumulation_steps=2))
@@ -66,7 +66,7 @@ def growing_windows() -> None:
 
 
 def adaptive() -> None:
-    """Batch size from the planner, N from the target; without GPUs it plans for the CPU."""
+    """The planner chooses the batch size, and N follows from the target. Without GPUs it plans for the CPU."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     accumulator = AdaptiveGradientAccumulator(GradientAccumulationConfig(target_batch_size=64))
@@ -78,7 +78,7 @@ def adaptive() -> None:
 
 
 def mixed_precision() -> None:
-    """The scaler of `torch.amp`, on whatever device there is."""
+    """With the scaler of `torch.amp`, on an accelerator if there is one."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     model = make_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -91,18 +91,18 @@ def mixed_precision() -> None:
     assert accumulator.current_step == 2
 
 
-async def trainer() -> None:
-    """An epoch in a thread of its own, so that a service's event loop stays free."""
+async def train_epochs() -> None:
+    """Each epoch runs in a thread, so that the event loop of a service stays free."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    it = GradientAccumulationTrainer(GradientAccumulationConfig(accumulation_steps=4, gradient_scaling=False))
-    it.setup_training(model, optimizer, gpu_ids=[])
-    losses = [(await it.train_epoch(model, LOADER, optimizer, criterion, epoch))["loss"] for epoch in range(3)]
+    trainer = GradientAccumulationTrainer(GradientAccumulationConfig(accumulation_steps=4, gradient_scaling=False))
+    trainer.setup_training(model, optimizer, gpu_ids=[])
+    losses = [(await trainer.train_epoch(model, LOADER, optimizer, criterion, epoch))["loss"] for epoch in range(3)]
     assert losses[-1] < losses[0]
 
 
 def several_trainings() -> None:
-    """Accumulators by training id."""
+    """One accumulator per training id."""
     api = GradientAccumulationAPI()
     training_id = api.create_accumulator(GradientAccumulationConfig(), "my-training")
     assert api.get_accumulation_stats(training_id)["accumulation_steps"] == 4
@@ -110,7 +110,7 @@ def several_trainings() -> None:
     api.cleanup_all()
 
 
-def sums() -> None:
+def formulas() -> None:
     """The document's formulas. Jobs use the learning rate as it is given; see docs/ads.md."""
     assert calculate_effective_batch_size(8, 4) == 32
     assert calculate_accumulation_steps(32, 8) == 4
@@ -125,6 +125,6 @@ if __name__ == "__main__":
     growing_windows()
     adaptive()
     mixed_precision()
-    asyncio.run(trainer())
+    asyncio.run(train_epochs())
     several_trainings()
-    sums()
+    formulas()

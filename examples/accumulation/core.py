@@ -1,4 +1,4 @@
-"""The core by itself: ragged samples, cut by length, one exact update."""
+"""Window and boundary alone: samples of unequal length, cut in three ways, give one and the same update."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ SAMPLES = [torch.randint(1, VOCABULARY, (length,)) for length in (3, 17, 5, 9, 4
 
 
 class Model(nn.Module):
-    """Predicts the next token from the last one."""
+    """Predicts the next token from the current one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Model(nn.Module):
 
 
 def loss_sum(model: Model, samples: list[Tensor]) -> Tensor:
-    """Sum of the losses of all label tokens; padding counts for nothing."""
+    """Sum of the losses of all label tokens. Padding is ignored."""
     tokens = nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=0)
     labels = tokens[:, 1:].masked_fill(tokens[:, 1:] == 0, -100)
     return nn.functional.cross_entropy(
@@ -34,7 +34,7 @@ def loss_sum(model: Model, samples: list[Tensor]) -> Tensor:
 
 
 def update(cut: list[list[Tensor]]) -> Model:
-    """One update of the six samples, cut in any way."""
+    """One update of the six samples, cut into the given micro-batches."""
     torch.manual_seed(1)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""Document 003 by example: an accumulator that owns an optimizer."""
+"""The accumulator of document 003, which owns an optimizer. See docs/engine.md."""
 
 import copy
 
@@ -21,7 +21,7 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def manual_accumulation() -> None:
-    """Four batches an update; the epoch's last two make an update of their own, weighted as two."""
+    """Four batches per update. The last two of an epoch are an update too, the mean over two."""
     model = make_model()
     accumulator = GradientAccumulator(
         torch.optim.SGD(model.parameters(), lr=0.1), accumulation_steps=4, max_grad_norm=1.0, batch_size=8
@@ -58,7 +58,7 @@ def mixed_precision() -> None:
 
 
 def lightning_accumulates() -> None:
-    """Where a Lightning trainer accumulates, the accumulator only counts. Any object of that shape will do here."""
+    """Where a Lightning trainer accumulates, the accumulator only counts. Here a class stands in for the trainer."""
 
     class Trainer:
         accumulate_grad_batches = 4
@@ -78,7 +78,7 @@ def lightning_accumulates() -> None:
 
 
 def same_update_as_the_big_batch() -> None:
-    """Eight batches of 4 make the update of one batch of 32."""
+    """Eight batches of 4 give the update of one batch of 32."""
     small = make_model()
     big = copy.deepcopy(small)
     parts = [(x[:4], y[:4]) for x, y in DATA[:8]]
@@ -92,7 +92,7 @@ def same_update_as_the_big_batch() -> None:
 
 
 def resume() -> None:
-    """Counters travel with a checkpoint; an open window starts afresh."""
+    """The counters are part of the state; an open window starts afresh."""
     model = make_model()
     first = GradientAccumulator(torch.optim.SGD(model.parameters(), lr=0.1), 4)
     for batch in DATA[:8]:
@@ -103,7 +103,7 @@ def resume() -> None:
 
 
 def without_clipping() -> None:
-    """The norm is known either way."""
+    """The norm is measured even without clipping."""
     model = make_model()
     accumulator = GradientAccumulator(torch.optim.SGD(model.parameters(), lr=0.1), max_grad_norm=None)
     accumulator.accumulate(loss_of(model, DATA[0]), model)
@@ -111,7 +111,7 @@ def without_clipping() -> None:
 
 
 def ddp_loop(accumulator: GradientAccumulator, model: nn.Module) -> None:
-    """Under DDP the context keeps gradients from travelling on all but a window's last batch."""
+    """Under DDP, ranks exchange gradients only on the last batch of a window."""
     for index, batch in enumerate(DATA):
         final = index == len(DATA) - 1
         with accumulator.micro_batch(model, final):

@@ -16,7 +16,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def basic_usage() -> None:
-    """Four micro-batches, one mean. Any nesting of arrays will do; None stays None."""
+    """Four micro-batches, one mean. Arrays can be nested in any way; None stays None."""
     accumulator = GradientAccumulator(GradientAccumulatorConfig(accumulation_steps=4, normalize_gradients=True))
     for step in range(1, 5):
         accumulator.accumulate({"layer": [np.full(2, float(step)), None]})
@@ -27,7 +27,7 @@ def basic_usage() -> None:
 
 
 def loss_of(weights: Weights, x: torch.Tensor) -> torch.Tensor:
-    """A small regression: the outputs should all be 2."""
+    """A small regression whose target is always 2."""
     return ((x @ weights["hidden"]).tanh() @ weights["out"] - 2).square().mean()
 
 
@@ -62,7 +62,7 @@ def training_loop(epochs: int = 20) -> None:
 
 
 def loss_scaling() -> None:
-    """Differentiate the scaled loss, then unscale. To unscale what was never scaled is 32768 times too small."""
+    """Differentiate the scaled loss, then unscale. Without the first step gradients are 32768 times too small."""
     weights, scaler = new_weights(), DynamicLossScaler(DynamicLossScalerConfig(growth_interval=2))
     for batch in micro_batches(count=3):
         scaled = torch.func.grad(lambda now, x: scaler.scale_loss(loss_of(now, x)))(weights, batch)
@@ -92,12 +92,12 @@ def half_precision_needs_it() -> None:
 
 
 def both_combined() -> None:
-    """Unscale each micro-batch, accumulate, and decide about overflow once per window."""
+    """Unscale each micro-batch, accumulate, and check for overflow once per window."""
     weights, skipped = new_weights(), 0
     scaler, accumulator = DynamicLossScaler(), GradientAccumulator(GradientAccumulatorConfig(accumulation_steps=2))
     for step, batch in enumerate(micro_batches(count=6), start=1):
         if step == 3:
-            batch[0, 0] = float("inf")  # one bad sample spoils the second window and no other
+            batch[0, 0] = float("inf")  # one bad sample skips the second window and no other
         scaled = torch.func.grad(lambda now, x: scaler.scale_loss(loss_of(now, x)))(weights, batch)
         accumulator.accumulate(scaler.unscale_gradients(scaled))
         if accumulator.should_update(step):
@@ -112,7 +112,7 @@ def both_combined() -> None:
 
 
 def stop_and_continue() -> None:
-    """An open window is part of the state."""
+    """The state includes an open window."""
     accumulator = GradientAccumulator(GradientAccumulatorConfig(accumulation_steps=2))
     accumulator.accumulate([torch.tensor([1.0])])
     later = GradientAccumulator(accumulator.config)

@@ -1,4 +1,4 @@
-"""The documented training loop with JAX, flax and optax. Says so and stops where they are not installed."""
+"""The training loop with JAX, flax and optax. See docs/functional.md. Skipped where they are not installed."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ except ImportError as missing:
 
 @nnx.jit
 def scaled_gradients(model: nnx.Linear, images: jax.Array, scale: float) -> tuple[jax.Array, nnx.State]:
-    """The scale is an argument: a compiled function would keep the one it saw first for ever."""
+    """The scale is an argument, because a compiled function keeps the number that it was traced with."""
 
     def scaled_loss(model: nnx.Linear) -> tuple[jax.Array, jax.Array]:
         loss = ((model(images) - 2) ** 2).mean()
@@ -38,7 +38,7 @@ def micro_batches() -> Iterator[np.ndarray]:
 
 
 def train(model: nnx.Linear, epochs: int = 10, accumulation_steps: int = 4) -> int:
-    """Accumulation and loss scaling together; returns how many updates were made."""
+    """Accumulation and loss scaling together. Returns the number of updates."""
     optimizer = nnx.Optimizer(model, optax.adam(5e-2), wrt=nnx.Param)
     accumulator = GradientAccumulator(GradientAccumulatorConfig(accumulation_steps=accumulation_steps))
     scaler = DynamicLossScaler()

@@ -18,7 +18,7 @@ from onyx.accumulation.system import (
 
 
 def digits(samples: int = 256, batch_size: int = 16) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """Noisy pictures of ten kinds, 784 pixels each."""
+    """Noisy images of ten classes, 784 pixels each."""
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randint(0, 10, (samples,), generator=generator)
     pixels = torch.randn(10, 784, generator=generator)[kinds] + torch.randn(samples, 784, generator=generator)
@@ -31,7 +31,7 @@ def classifier() -> nn.Module:
 
 
 def modes() -> None:
-    """What decides how many micro-batches a window takes."""
+    """The mode decides how many micro-batches a window takes."""
     standard = GradientAccumulationConfig(
         mode=AccumulationMode.STANDARD, accumulation_steps=4, effective_batch_size=16, target_batch_size=64
     )
@@ -62,11 +62,11 @@ def modes() -> None:
     trainer = GradientAccumulationTrainer(selective)
     trainer.setup_training(model, torch.optim.AdamW(model.parameters()), nn.CrossEntropyLoss())
     trainer.train_epoch(digits())
-    assert torch.equal(model.get_parameter("2.bias"), bias)  # listed with weight 0: not even decayed
+    assert torch.equal(model.get_parameter("2.bias"), bias)  # weight 0: weight decay does not move it either
 
 
 def strategies() -> None:
-    """What the gradients go through before they are clipped. Here: how far the first update moves each layer."""
+    """The strategy changes gradients before clipping. Measured here: how far the first update moves each layer."""
     model = classifier()
     batch = next(iter(digits()))
 
@@ -107,7 +107,7 @@ def strategies() -> None:
 
 
 def basic() -> None:
-    """Four micro-batches of 16 make an update of 64."""
+    """Four micro-batches of 16 make an update of 64 samples."""
     config = GradientAccumulationConfig(
         accumulation_steps=4,
         mode=AccumulationMode.STANDARD,
@@ -127,7 +127,7 @@ def basic() -> None:
 
 
 def advanced() -> None:
-    """Windows that follow the gradient noise and the memory, with a schedule, validation and checkpoints."""
+    """Windows by gradient noise and memory pressure, with a scheduler, validation and checkpoints."""
     config = GradientAccumulationConfig(
         accumulation_steps=8,
         mode=AccumulationMode.ADAPTIVE,
@@ -157,7 +157,7 @@ def advanced() -> None:
 
 
 def progressive() -> None:
-    """Small updates first, large ones later."""
+    """Short windows first, longer ones later."""
     config = GradientAccumulationConfig(
         mode=AccumulationMode.PROGRESSIVE,
         strategy=AccumulationStrategy.ADAPTIVE_LAYERS,
@@ -175,7 +175,7 @@ def progressive() -> None:
 
 
 def memory_aware() -> None:
-    """A device that fills up: the micro-batch shrinks, the update stays that of 4 × 16 samples."""
+    """Under memory pressure the micro-batch shrinks; the update is still that of 4 × 16 samples."""
     config = GradientAccumulationConfig(
         mode=AccumulationMode.EFFICIENT,
         strategy=AccumulationStrategy.MEMORY_AWARE,
@@ -201,7 +201,7 @@ def memory_aware() -> None:
 
 
 def state_management() -> None:
-    """Stop in the middle of a window, go on in another process: the same bits."""
+    """Stop in the middle of a window and continue in another accumulator: the same bits."""
     config = GradientAccumulationConfig(accumulation_steps=4)
     batches = list(digits())[:8]
     criterion = nn.CrossEntropyLoss()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree  # no public name yet
 
-# A tree is whatever `flatten` accepts, a leaf an array of one of three libraries or None: no static type says this.
+# A tree is what `flatten` accepts, a leaf an array of one of three libraries or None. No type expresses this.
 Tree: TypeAlias = Any
 Leaf: TypeAlias = Any
 NumpyArray: TypeAlias = np.ndarray[Any, Any]

@@ -1,4 +1,4 @@
-"""The service as an app of its own."""
+"""The whole service as one FastAPI app."""
 
 from fastapi import FastAPI
 
@@ -9,14 +9,14 @@ from onyx.api.router import router_of
 from onyx.api.routes.operations import make_operations
 from onyx.settings import Settings
 
-_ABOUT = """Self-hosted fine-tuning: it fits, it is exact, it is not lost.
+_ABOUT = """Self-hosted fine-tuning: jobs fit into memory, give exact results and survive crashes.
 
 A first job: `POST /gradient-accumulation/training/with-accumulation` with the example below, then
 `GET /gradient-accumulation/training/{training_id}`."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Everything that `onyx serve` serves."""
+    """The app that `onyx serve` runs. All routers share one context."""
     provider = ContextProvider(settings)
     app = FastAPI(title="Onyx", version=__version__, description=_ABOUT, redirect_slashes=False)
     app.state.context_provider = provider

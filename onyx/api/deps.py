@@ -1,4 +1,4 @@
-"""What handlers ask for, by type."""
+"""Types that handlers put on their parameters: FastAPI fills in the app context, the caller, and the caller's job."""
 
 from typing import Annotated
 
@@ -11,6 +11,13 @@ from onyx.api.http.caller import Caller
 from onyx.api.http.errors import not_found
 from onyx.jobs.models import Job
 
+BEARER = HTTPBearer(
+    auto_error=False,
+    scheme_name="API key",
+    description="Made by `onyx keys create`. While there are no keys, only this host is served.",
+)
+"""Shows the docs' Authorize button. `AppContext.admit` does the check."""
+
 
 def _context(request: Request) -> AppContext:
     context: AppContext = request.state.context
@@ -22,11 +29,7 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-BEARER = HTTPBearer(
-    auto_error=False, scheme_name="API key", description="Made by `onyx keys create`. Without any key: this host only."
-)
-"""For the docs' Authorize button; the context itself looks at the header."""
-
+# ContextProvider has set both before any handler runs.
 ContextDep = Annotated[AppContext, Depends(_context)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 TrainingId = Annotated[str, Path(description="An id that Onyx made", max_length=128)]
@@ -40,4 +43,4 @@ async def _job(training_id: TrainingId, context: ContextDep, caller: CallerDep) 
 
 
 JobDep = Annotated[Job, Depends(_job)]
-"""The caller's job that the path names; 404 for anybody else's."""
+"""The job that the path names. 404 if there is none, or if it belongs to another owner."""

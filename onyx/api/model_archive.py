@@ -1,4 +1,4 @@
-"""A directory as a tar stream, a chunk at a time: however large a model is, memory stays flat."""
+"""A model directory as a tar stream, in chunks: memory does not grow with the model."""
 
 import json
 import tarfile
@@ -12,24 +12,24 @@ CHUNK = 1 << 20
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
-def tar_stream(folder: Path, name: str, instead: Mapping[Path, bytes] = MappingProxyType({})) -> Iterator[bytes]:
-    """Every file below `folder`, as `name/…`, owned by nobody in particular. `instead`: other contents of some."""
+def tar_stream(folder: Path, name: str, replaced: Mapping[Path, bytes] = MappingProxyType({})) -> Iterator[bytes]:
+    """Every file below `folder`, as `name/…` and without an owner. `replaced` has other contents for some files."""
     for path in sorted(folder.rglob("*")):
-        if path in instead:
-            yield from _whole(instead[path], f"{name}/{path.relative_to(folder)}")
+        if path in replaced:
+            yield from _content_entry(replaced[path], f"{name}/{path.relative_to(folder)}")
         elif path.is_file():
-            yield from _entry(path, f"{name}/{path.relative_to(folder)}")
+            yield from _file_entry(path, f"{name}/{path.relative_to(folder)}")
     yield _END
 
 
-def _whole(content: bytes, name: str) -> Iterator[bytes]:
+def _content_entry(content: bytes, name: str) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     yield info.tobuf(tarfile.PAX_FORMAT)
     yield content + b"\0" * (-info.size % tarfile.BLOCKSIZE)
 
 
-def _entry(path: Path, name: str) -> Iterator[bytes]:
+def _file_entry(path: Path, name: str) -> Iterator[bytes]:
     with path.open("rb") as file:
         info = tarfile.TarInfo(name)
         status = path.stat()
@@ -42,11 +42,11 @@ def _entry(path: Path, name: str) -> Iterator[bytes]:
         yield b"\0" * (left + -info.size % tarfile.BLOCKSIZE)
 
 
-def rewritten(folder: Path, base: str) -> dict[Path, bytes]:
-    """What is sent instead of some files.
+def rewritten_files(folder: Path, base: str) -> dict[Path, bytes]:
+    """New contents of files that must not be sent as they are.
 
-    An adapter names its base by the directory that it was trained from, so that PEFT loads both on this host. Elsewhere
-    that means nothing, and tells how this host is laid out: there the base has the name by which it was asked for.
+    An adapter's config names the base model by its directory on this host, so that PEFT loads both here. For the client
+    that path is useless and reveals the host's layout: it gets the name under which the base was requested.
     """
     path = folder / ADAPTER_CONFIG
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in a registry of Onyx's own: an app that embeds Onyx keeps its default one to itself."""
+"""Metrics for Prometheus, in a registry of Onyx's own: an app that embeds Onyx keeps its default registry."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -26,17 +26,17 @@ _SECONDS = Histogram(
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """A request was answered. `route` is the template, never the path: ids would make a series each."""
+    """Count an answered request. `route` is the template and not the path: each id would make a new series."""
     _REQUESTS.labels(method, route, str(status)).inc()
     _SECONDS.labels(method, route).observe(seconds)
 
 
-_CARD = ("host", "gpu", "uuid")
+_GPU_LABELS = ("host", "gpu", "uuid")
 
 
 @dataclass(frozen=True, eq=False)
-class State(Collector):
-    """One reading, as Prometheus takes it."""
+class HomeMetrics(Collector):
+    """One scrape: jobs, runners, GPUs and disk as metrics."""
 
     counts: Counts
     bulletins: Sequence[Bulletin]
@@ -52,48 +52,48 @@ class State(Collector):
         yield GaugeMetricFamily("onyx_runners", "Runners within their lease", self.counts.runners)
         yield GaugeMetricFamily("onyx_devices_lent", "Devices that jobs run on", self.counts.devices_lent)
         yield GaugeMetricFamily("onyx_free_disk_bytes", "Free bytes on the disk of ONYX_HOME", self.free_disk)
-        yield self._sum("events", "Events that jobs told", lambda each: each.events)
-        yield self._sum("trained_tokens", "Label tokens that jobs trained on", lambda each: each.trained_tokens)
-        yield from self._cards()
+        yield self._total("events", "Events that jobs reported", lambda each: each.events)
+        yield self._total("trained_tokens", "Label tokens that jobs trained on", lambda each: each.trained_tokens)
+        yield from self._gpu_metrics()
 
-    def _sum(self, name: str, words: str, count: Callable[[Bulletin], int]) -> Metric:
-        """Since a runner started: one that starts again counts from 0, as Prometheus expects of counters."""
-        family = CounterMetricFamily(f"onyx_{name}", words, labels=("host",))
+    def _total(self, name: str, description: str, count: Callable[[Bulletin], int]) -> Metric:
+        """A counter over the runners of each host. It starts at 0 with the runner, as Prometheus expects."""
+        family = CounterMetricFamily(f"onyx_{name}", description, labels=("host",))
         for host in sorted({each.host for each in self.bulletins}):
             family.add_metric((host,), sum(count(each) for each in self.bulletins if each.host == host))
         return family
 
-    def _cards(self) -> Iterator[Metric]:
+    def _gpu_metrics(self) -> Iterator[Metric]:
         limit = self.hot_celsius
-        yield self._card("temperature_celsius", "Temperature", lambda gpu: gpu.temperature)
-        yield self._card("hot", f"1 above {limit:g} °C", lambda gpu: _above(gpu.temperature, limit))
-        yield self._card("utilization_ratio", "How busy, 0 to 1", lambda gpu: _part(gpu.utilization))
-        yield self._card("power_watts", "Power drawn", lambda gpu: gpu.power_draw)
-        yield self._card("memory_used_bytes", "Memory in use, by anybody", lambda gpu: gpu.memory_used)
-        yield self._card("memory_total_bytes", "Memory", lambda gpu: gpu.memory_total)
+        yield self._gpu("temperature_celsius", "Temperature", lambda gpu: gpu.temperature)
+        yield self._gpu("hot", f"1 above {limit:g} °C", lambda gpu: _above(gpu.temperature, limit))
+        yield self._gpu("utilization_ratio", "How busy, 0 to 1", lambda gpu: _ratio(gpu.utilization))
+        yield self._gpu("power_watts", "Power drawn", lambda gpu: gpu.power_draw)
+        yield self._gpu("memory_used_bytes", "Memory in use, by any process", lambda gpu: gpu.memory_used)
+        yield self._gpu("memory_total_bytes", "Memory", lambda gpu: gpu.memory_total)
 
-    def _card(self, name: str, words: str, reading: Callable[[Device], float | None]) -> Metric:
-        """A reading of every card; one that a card does not give is left out."""
-        family = GaugeMetricFamily(f"onyx_gpu_{name}", f"{words} of a GPU", labels=_CARD)
-        # Several runners on a host see the same cards.
-        cards = {(each.host, gpu.label, gpu.uuid or ""): gpu for each in self.bulletins for gpu in each.gpus}
-        for labels, gpu in cards.items():
+    def _gpu(self, name: str, description: str, reading: Callable[[Device], float | None]) -> Metric:
+        """A gauge with the reading of every GPU. A GPU without this reading is left out."""
+        family = GaugeMetricFamily(f"onyx_gpu_{name}", f"{description} of a GPU", labels=_GPU_LABELS)
+        # A key for each GPU, because several runners on a host report the same ones.
+        gpus = {(each.host, gpu.label, gpu.uuid or ""): gpu for each in self.bulletins for gpu in each.gpus}
+        for labels, gpu in gpus.items():
             if (value := reading(gpu)) is not None:
                 family.add_metric(labels, value)
         return family
 
 
 async def expose(context: AppContext) -> bytes:
-    """The state of what this context serves, in Prometheus's text format."""
+    """The state of this ONYX_HOME in Prometheus's text format."""
     settings = context.settings
-    state = State(
+    metrics = HomeMetrics(
         counts=await context.store.inventory.counts(),
         bulletins=await asyncio.to_thread(bulletin.read_all, settings.run_dir),
         free_disk=await asyncio.to_thread(free_bytes, settings.home),
         hot_celsius=settings.hot_celsius,
     )
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(state)
+    registry.register(metrics)
     return generate_latest(registry)
 
 
@@ -101,5 +101,5 @@ def _above(degrees: float | None, limit: float) -> float | None:
     return None if degrees is None else float(degrees > limit)
 
 
-def _part(percent: float | None) -> float | None:
+def _ratio(percent: float | None) -> float | None:
     return None if percent is None else percent / 100

@@ -1,4 +1,4 @@
-"""Will it fit, and with which batch size? A helper process asks the planner; this one never imports torch."""
+"""The batch size that fits for a model. A helper process runs the planner, so that this one never imports torch."""
 
 import asyncio
 import tempfile
@@ -18,8 +18,8 @@ from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, Estimate, EstimateRequest, Roots
 
 TARGET = "onyx.training.prepare.plan_estimate:main"
-PATIENCE = 120.0
-"""Seconds for a plan that has to be probed first."""
+PLAN_SECONDS = 120.0
+"""Time limit of a plan, which may have to measure the devices first."""
 
 
 async def optimal_batch_size(
@@ -32,7 +32,10 @@ async def optimal_batch_size(
     imagined: Sequence[Device] = (),
     **options: Any,
 ) -> dict[str, Any]:
-    """The documented answer; ValueError with what to change. `options` are fields of EstimateRequest."""
+    """The documented answer, or ValueError with what to change.
+
+    `options` are fields of EstimateRequest; `imagined` devices replace the real ones.
+    """
     gpus = await list_gpus_async()
     if gpu_ids is not None:
         gpus = select(gpus, list(gpu_ids))
@@ -53,7 +56,7 @@ async def optimal_batch_size(
 async def estimate(
     model: str, target: int, devices: Sequence[Device], settings: Settings, launcher: Launcher, **options: Any
 ) -> dict[str, Any]:
-    """The plan, made in a helper with a time limit."""
+    """The plan, made by a helper process within PLAN_SECONDS."""
     private_directory(settings.home)
     close_directory(settings.run_dir)
     with tempfile.TemporaryDirectory(dir=settings.run_dir) as folder:
@@ -62,16 +65,16 @@ async def estimate(
         request = EstimateRequest(model=model, roots=roots, window=target, devices=tuple(devices), out=out, **options)
         write_json(out / "request.json", request)
         await _run(launcher, out, settings)
-        made = read_json(out / "plan.json", Estimate)
+        answer = read_json(out / "plan.json", Estimate)
         failure = read_json(out / "error.json", Failure)
-    if made is None:
-        raise ValueError(failure.message if failure else "the planner gave no answer: see the service's log")
-    return made.plan
+    if answer is None:
+        raise ValueError(failure.message if failure else "the planner ended without a plan: see the service's log")
+    return answer.plan
 
 
 async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
     token = settings.hub_token
-    work = ChildSpec(
+    spec = ChildSpec(
         name="onyx-plan",
         target=TARGET,
         arguments=(str(out / "request.json"),),
@@ -81,11 +84,13 @@ async def _run(launcher: Launcher, out: Path, settings: Settings) -> None:
         niceness=Niceness.HELPER,
     )
     try:
-        async with asyncio.timeout(PATIENCE):  # waiting for a place with the runner counts, too
-            child = await launcher.start(work)
+        async with asyncio.timeout(PLAN_SECONDS):  # includes the wait until the runner accepts it
+            child = await launcher.start(spec)
             try:
                 await child.wait()
             finally:
                 child.close()
     except TimeoutError:
-        raise ValueError(f"no plan within {PATIENCE:.0f} seconds: ask for a smaller model, or later") from None
+        raise ValueError(
+            f"no plan within {PLAN_SECONDS:.0f} seconds: try again later, or with a smaller model"
+        ) from None

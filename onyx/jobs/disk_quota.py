@@ -1,4 +1,4 @@
-"""Whether the disk has room: for anybody at all, and for more of one owner's."""
+"""Limits on the disk: free space that the operator keeps, and a quota per owner."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ from onyx.settings import Settings
 
 
 class DiskQuota:
-    """Asked before a job is made or a file is taken."""
+    """Checked before a job is created or a file is stored."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
@@ -20,9 +20,9 @@ class DiskQuota:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     async def refusal(self, owner: str, more: int = 0) -> StoreError | None:
-        """Why this owner cannot have another job, or a file of `more` bytes; None if nothing speaks against it."""
+        """Why this owner cannot have another job, or a file of `more` bytes; None if it can."""
         if is_low(self._settings, more):
-            return LowDiskError("the disk of this service is nearly full: try again when its operator has made room")
+            return LowDiskError("the disk of this service is nearly full: try again when its operator has freed space")
         limit = self._settings.owner_disk_bytes
         if limit is None:
             return None
@@ -34,8 +34,8 @@ class DiskQuota:
             f"{f', and this one has {more:,}' if more else ''}: delete trainings or files that you no longer need"
         )
 
-    async def for_files(self, owner: str) -> int | None:
-        """Bytes that an owner's files may take in all, beside its jobs; None without a limit."""
+    async def bytes_for_files(self, owner: str) -> int | None:
+        """Bytes that an owner's files may take in total, beside its jobs; None without a limit."""
         limit = self._settings.owner_disk_bytes
         return None if limit is None else limit - await self._used_by_jobs(owner)
 
@@ -50,7 +50,7 @@ class DiskQuota:
         return sum(self._of_job(job_id, finished=status.terminal) for job_id, status in jobs.items())
 
     def _of_job(self, job_id: str, *, finished: bool) -> int:
-        """A finished job is measured once: what is cleared away later shows in the time of its directory."""
+        """Measure one job. A finished one is measured again only when the time of its directory has changed."""
         folder = self._settings.job_dir(job_id)
         try:
             changed = folder.stat().st_mtime_ns
@@ -66,10 +66,10 @@ class DiskQuota:
 
 
 def is_low(settings: Settings, more: int = 0) -> bool:
-    """Whether the disk would have less left than the operator wants to keep free."""
+    """Whether `more` bytes would leave less on the disk than the operator keeps free."""
     return free_bytes(settings.home) - more < settings.free_disk_bytes
 
 
 def free_bytes(folder: Path) -> int:
-    """What the disk has left for this process."""
+    """Bytes that the disk has left for this process."""
     return shutil.disk_usage(folder).free

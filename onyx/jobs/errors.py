@@ -1,23 +1,23 @@
-"""What can go wrong between a caller and the store. Each message says what to do."""
+"""Errors of the store. Each message says what to do."""
 
 
 class StoreError(Exception):
-    """The store refuses."""
+    """The store has refused a call."""
 
 
-class LostAttempt(StoreError):  # noqa: N818 - it is what happened, not what was done wrong
-    """The attempt is no longer the caller's: stop its ranks, write nothing more."""
+class LostAttempt(StoreError):  # noqa: N818 - an event, not a mistake of the caller
+    """The caller no longer holds the attempt: it must stop the ranks and write nothing more."""
 
     def __init__(self, job_id: str, attempt: int) -> None:
         self.job_id = job_id
         self.attempt = attempt
         super().__init__(
-            f"attempt {attempt} at {job_id} has ended or was taken over: stop its ranks and drop its results"
+            f"attempt {attempt} of {job_id} has ended or was taken over: stop its ranks and drop its results"
         )
 
 
 class JobNotFoundError(StoreError):
-    """No such job, or not this owner's."""
+    """There is no such job, or another owner has it."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
@@ -25,27 +25,27 @@ class JobNotFoundError(StoreError):
 
 
 class NotAllowedError(StoreError):
-    """The job's status does not permit the change."""
+    """The job's status does not allow the change."""
 
 
 class IdempotencyConflictError(StoreError):
-    """The key was used before, for something else."""
+    """The idempotency key was used before, for another request."""
 
 
 class QuotaExceededError(StoreError):
-    """The owner has as many unfinished jobs, or stored configs, as the operator permits."""
+    """The owner has as many unfinished jobs, or stored configs, as the operator allows."""
 
 
 class DiskQuotaError(StoreError):
-    """The owner's jobs and files take as much of the disk as the operator permits. Waiting does not help."""
+    """The owner's jobs and files take as much of the disk as the operator allows. Waiting does not help."""
 
 
 class LowDiskError(StoreError):
-    """The disk of ONYX_HOME is nearly full, whoever's files those are."""
+    """The disk of ONYX_HOME is nearly full, whichever owner filled it."""
 
 
 class UnknownRunnerError(StoreError):
-    """A runner speaks that never registered, or that was found dead and replaced."""
+    """The runner never registered, or another runner found it dead and replaced it."""
 
 
 class BadValueError(StoreError, ValueError):
@@ -57,11 +57,11 @@ class StoreUrlError(StoreError, ValueError):
 
 
 class StoreUnavailableError(StoreError):
-    """The database did not answer, or not in time. What was asked may be asked again."""
+    """The database did not answer, or not in time. The same call may be repeated."""
 
 
 class WrongHomeError(StoreError):
-    """ONYX_HOME is not the one that the store's jobs have their files in."""
+    """ONYX_HOME is not the directory with the files of this store's jobs."""
 
 
 class MigrationError(StoreError):

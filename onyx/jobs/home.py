@@ -1,4 +1,4 @@
-"""A place where Onyx runs: its store, and a runner beside it that is there when it is needed."""
+"""One ONYX_HOME: its store, and the runner that is started beside this process when a job needs it."""
 
 import asyncio
 import logging
@@ -11,8 +11,7 @@ from onyx.jobs.files import close_directory, private_directory, private_file
 from onyx.jobs.home_marker import check_marker
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange, Job
-from onyx.jobs.runner import client_presence
-from onyx.jobs.runner.autostart import RunnerProcess, find_runner, start_runner, starting
+from onyx.jobs.runner.autostart import RunnerProcess, find_runner, other_clients, start_runner, starting
 from onyx.jobs.runner.runner_lock import is_locked
 from onyx.jobs.store.store import Store
 from onyx.jobs.wakeup import wake_runner
@@ -22,13 +21,13 @@ from onyx.training.contract.spec import JobSpec
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = (0.05, 1.0)
-"""Least and most time between two looks of somebody who waits for a job,"""
+"""Shortest and longest time between two polls for a job."""
 
-LATE = 1 / 20
-"""and by how much of the time waited so far it may hear late. Looks cost ranks on the same cores their time."""
+POLL_LATENESS = 1 / 20
+"""Between them: this part of the time waited so far. Each poll takes time from ranks on the same cores."""
 
 RUNNER_CHECK_SECONDS = 2.0
-"""Between two looks of a waiting process at whether the runner lives."""
+"""Time between two checks of a waiting process that the runner is alive."""
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Home:
 
     @classmethod
     async def open(cls, settings: Settings | None = None) -> "Home":
-        """Make the directories and tables that are not there yet."""
+        """Open the store, and create missing directories and tables."""
         settings = settings or Settings()
         private_directory(settings.home)
         close_directory(settings.run_dir)
@@ -66,7 +65,7 @@ class Home:
         return cls(settings, store)
 
     async def close(self) -> None:
-        """Let go of the store. The runner goes on while it has work."""
+        """Close the store. The runner goes on while it has work."""
         await self.store.close()
 
     async def submit(
@@ -78,7 +77,7 @@ class Home:
         idempotency_key: str | None = None,
         again_within: float | None = None,
     ) -> Job:
-        """Make a job and see to it that somebody works on it."""
+        """Create a job, and make sure that a runner works on it."""
         job = await self.store.jobs.create(
             spec,
             owner,
@@ -93,39 +92,39 @@ class Home:
         return job
 
     async def wait(self, job_id: str, seconds: float | None = None) -> Job:
-        """The job when it has ended, or after `seconds` as it is then. A runner that dies meanwhile is replaced."""
+        """The job when it has ended, or after `seconds`. If this process asked for a runner, it replaces a dead one."""
         clock = asyncio.get_running_loop().time
-        began = kept = clock()
+        began = checked = clock()
         while not (await self.store.jobs.status(job_id)).terminal:
             waited = clock() - began
             left = math.inf if seconds is None else seconds - waited
             if left <= 0:
                 break
-            if self.wants_runner and clock() - kept >= RUNNER_CHECK_SECONDS:
+            if self.wants_runner and clock() - checked >= RUNNER_CHECK_SECONDS:
                 await self.replace_runner()
-                kept = clock()
+                checked = clock()
             shortest, longest = POLL_SECONDS
-            await asyncio.sleep(min(left, longest, max(shortest, waited * LATE)))
+            await asyncio.sleep(min(left, longest, max(shortest, waited * POLL_LATENESS)))
         job = await self.store.jobs.get(job_id)
-        if job is None:  # deleted between the two looks
+        if job is None:  # deleted since the last poll
             raise JobNotFoundError(job_id)
         return job
 
     async def cancel(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.control.cancel(job_id, owner))
+        return self._wake_runner_for(await self.store.control.cancel(job_id, owner))
 
     async def pause(self, job_id: str, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.control.pause(job_id, owner))
+        return self._wake_runner_for(await self.store.control.pause(job_id, owner))
 
     async def resume(self, job_id: str, owner: str | None = None) -> Job:
         job = await self.store.control.resume(job_id, owner)
         await self.ensure_runner()
-        return self._nudged(job)
+        return self._wake_runner_for(job)
 
     async def reconfigure(self, job_id: str, change: ConfigChange, owner: str | None = None) -> Job:
-        return self._nudged(await self.store.control.change_config(job_id, change, owner))
+        return self._wake_runner_for(await self.store.control.change_config(job_id, change, owner))
 
-    def _nudged(self, job: Job) -> Job:
+    def _wake_runner_for(self, job: Job) -> Job:
         wake_runner(self.settings.run_dir)
         return job
 
@@ -133,25 +132,25 @@ class Home:
         """Start a runner for this home on this host, unless one holds the lock. It outlives this process."""
         self.wants_runner = True
         if self.settings.embedded_runner and not self.stopping:
-            # In a thread: a file system that others are syncing can keep a look at a lock waiting.
+            # In a thread: reading a lock can block while other processes sync the file system.
             await asyncio.to_thread(start_runner, self.settings)
 
     async def replace_runner(self) -> None:
-        """The same for a process that only waits: where no runner can be started now, the next look tries again."""
+        """Start a runner if none is alive. Where that fails, the next check tries again."""
         try:
             await self.ensure_runner()
         except OSError:
             logger.exception("no runner could be started", extra={"action": "runner_failed"})
 
     def runner_is_alive(self) -> bool:
-        """Whether a runner that was started for this home lives on this host."""
+        """Whether a runner of this home is alive on this host."""
         return is_locked(self.settings.run_dir)
 
     def stop_runner(self) -> RunnerProcess | None:
         """Start no runner any more, and stop the one beside this process unless another client uses it."""
         self.stopping = True
         run_dir = self.settings.run_dir
-        if not self.settings.embedded_runner or client_presence.others(run_dir):
+        if not self.settings.embedded_runner or other_clients(run_dir):
             return None
         found = find_runner(run_dir, starting(run_dir))
         if found is not None:

@@ -1,4 +1,4 @@
-"""The marker file that ties ONYX_HOME to its store: a process refuses to work in another store's home."""
+"""The marker file that ties ONYX_HOME to its store: a process refuses to work in the home of another store."""
 
 import errno
 import os
@@ -14,30 +14,30 @@ from onyx.settings import Settings
 NAME = "marker"
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-"""How file systems without hard links refuse one."""
+"""Errors of file systems without hard links."""
 
 
 async def check_marker(store: Store, settings: Settings) -> None:
-    """Refuse to work in a home that is not this store's: its jobs' files are elsewhere."""
+    """Raise WrongHomeError if this home is not the store's: the files of its jobs are in another directory."""
     expected = (await store.home_marker()).encode()
     path = settings.home / NAME
     found = _read(path)
     if found is None:
         if not (await store.jobs.list(limit=1)).jobs:
             private_directory(settings.home)
-            _write_first(path, expected)  # the first process on a new store: this home is the one
-        found = _read(path)  # another process may have written it, and made a job, since the first look
+            _write_first(path, expected)  # the first process of a new store chooses this home
+        found = _read(path)  # another process may have written it, and created a job, meanwhile
     if found is not None and found != expected and expected.startswith(found):
-        _heal(path, expected)
+        _rewrite(path, expected)
         found = _read(path)
     if found != expected:
         raise WrongHomeError(
-            f"{settings.home} is not the ONYX_HOME of this store: mount the shared one, or name it in ONYX_HOME"
+            f"{settings.home} is not the ONYX_HOME of this store: mount the shared one there, or set ONYX_HOME to it"
         )
 
 
 def _read(path: Path) -> bytes | None:
-    """What the marker says. A power cut can leave it empty, short or ending in zero bytes: those do not count."""
+    """The marker's content. A power cut can leave it empty, short or padded with zero bytes: those are stripped."""
     try:
         return path.read_bytes().strip(b"\0\n ")
     except FileNotFoundError:
@@ -45,8 +45,8 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write_first(path: Path, content: bytes) -> None:
-    """Give the file its name once it is whole. The first of several processes wins."""
-    part = _written_beside(path, content)
+    """Write the marker unless there is one. Of several processes, the first wins, and no reader sees half a file."""
+    part = _write_part(path, content)
     try:
         os.link(part, path)
     except FileExistsError:
@@ -60,13 +60,13 @@ def _write_first(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def _heal(path: Path, content: bytes) -> None:
-    """Replace a marker of which only a beginning was written."""
-    _written_beside(path, content).replace(path)
+def _rewrite(path: Path, content: bytes) -> None:
+    """Replace a marker that was written only in part."""
+    _write_part(path, content).replace(path)
     sync_directory(path.parent)
 
 
-def _written_beside(path: Path, content: bytes) -> Path:
+def _write_part(path: Path, content: bytes) -> Path:
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     with part.open("xb") as file:
         file.write(content)

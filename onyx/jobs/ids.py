@@ -1,4 +1,4 @@
-"""Ids: made here and nowhere else, so that no id is ever a user's text (nor a path out of its directory)."""
+"""Ids, all made by the server, so that no id is text from a user or a path out of its directory."""
 
 import hashlib
 import re
@@ -7,12 +7,12 @@ from enum import StrEnum
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SHORT_TAIL = 10
-_LONG_TAIL = 24  # as long as OpenAI's own
+_LONG_TAIL = 24  # as long as OpenAI's
 _PATTERN = re.compile(r"(?:accumulation|large_batch)_[0-9]{1,12}_[0-9a-z]{10}|(?:ftjob|file|runner|key)-[0-9a-z]{24}")
 
 
 class JobKind(StrEnum):
-    """Which way a job was asked for; its id shows it."""
+    """The endpoint that created a job. The id begins with it."""
 
     ACCUMULATION = "accumulation"
     """POST /training/with-accumulation."""
@@ -25,41 +25,44 @@ class JobKind(StrEnum):
 
 
 def make_job_id(kind: JobKind, now: float) -> str:
-    """A new id. `now`, in seconds since the epoch, is for people to read; the tail alone makes it unique."""
+    """A new id. `now`, in seconds since the epoch, is for readers; the random tail alone makes it unique."""
     if kind is JobKind.FINE_TUNING:
         return f"{kind}-{_tail(_LONG_TAIL)}"
     return f"{kind}_{int(now)}_{_tail(_SHORT_TAIL)}"
 
 
 def make_config_id(now: float) -> str:
-    """A stored config's id: a training id of the documented form."""
+    """The id of a stored config: it has the documented form of a training id."""
     return make_job_id(JobKind.ACCUMULATION, now)
 
 
 def make_runner_id() -> str:
-    """One per process: a runner that starts again is another runner."""
+    """A new id for each runner process."""
     return f"runner-{_tail(_LONG_TAIL)}"
 
 
 def make_file_id() -> str:
+    """A new id for an uploaded file."""
     return f"file-{_tail(_LONG_TAIL)}"
 
 
 def result_file_id(job_id: str) -> str:
-    """The file that a job's numbers are left in: the same however often it is asked for."""
+    """The id of the file with a job's metrics: always the same for one job."""
     return f"file-{hashlib.sha256(job_id.encode()).hexdigest()[:_LONG_TAIL]}"
 
 
 def make_webhook_id() -> str:
+    """A new id for a webhook, the same at each try."""
     return f"evt_{_tail(_LONG_TAIL)}"
 
 
 def make_key_id() -> str:
+    """A new id for an API key."""
     return f"key-{_tail(_LONG_TAIL)}"
 
 
 def is_id(text: str) -> bool:
-    """Whether Onyx could have made this id. What it could not have made is never looked up."""
+    """Whether the text has the form of an id. Other text is never looked up."""
     return _PATTERN.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What owners and runners say to each other through the store: values that cannot change."""
+"""A job and what belongs to it: progress, config changes, leases, devices. All values are immutable."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -18,21 +18,21 @@ class RunnerDevice(Frozen):
     """Unique on its host and the same after a restart: a GPU's uuid, or "cpu:0"."""
 
     kind: str = Field(min_length=1, max_length=255)
-    """Devices of one kind can stand in for each other without changing the bits."""
+    """Devices of one kind are interchangeable: they compute the same bits."""
 
 
 class DeviceNeed(Frozen):
-    """What one rank of a plan runs on."""
+    """The device that one rank of a plan needs."""
 
     kind: str = Field(min_length=1, max_length=255)
     """The kind the plan was made for."""
 
     name: str | None = None
-    """One particular device, where the user asked for it."""
+    """One particular device, if the request named it."""
 
 
 class JobProgress(Frozen):
-    """How far a job is, as of its last report."""
+    """How far a job is, by its last report."""
 
     update: int = Field(ge=0)
     """Updates done."""
@@ -68,20 +68,20 @@ class JobProgress(Frozen):
     """Samples of the last update's largest micro-batch."""
 
     memory_bytes: int | None = None
-    """The most that a rank has held,"""
+    """The most memory that a rank has held."""
 
     planned_bytes: int | None = None
-    """and what the plan expected."""
+    """What the plan expected for it."""
 
     mean_gradient_norm: float | None = None
-    """Over the updates that the store heard of,"""
+    """Mean over the updates that were reported."""
 
     norms: int = 0
-    """and how many those were."""
+    """How many updates that mean covers."""
 
 
 class ConfigChange(Frozen):
-    """What may change while a job runs. A field that is not given stays as it is (`model_fields_set` tells)."""
+    """What may change while a job runs. A field that is not given (see `model_fields_set`) stays as it is."""
 
     accumulation_steps: Annotated[int, Field(ge=1)] | None = None
     """From the next window on; None changes nothing."""
@@ -100,31 +100,31 @@ class ConfigChange(Frozen):
         fields = self.model_dump(exclude_unset=True)
         return {name: value for name, value in fields.items() if (name, value) != ("accumulation_steps", None)}
 
-    def over(self, former: "ConfigChange | None") -> "ConfigChange":
-        """This change on top of a former one."""
-        return ConfigChange.model_validate((former.given() if former else {}) | self.given())
+    def over(self, earlier: "ConfigChange | None") -> "ConfigChange":
+        """This change on top of an earlier one."""
+        return ConfigChange.model_validate((earlier.given() if earlier else {}) | self.given())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigRequest:
-    """All live changes of a job so far, as one."""
+    """All config changes of a job so far, merged."""
 
     seq: int
-    """Rises with every change; a runner that has handed over this number has nothing to do."""
+    """Rises with every change; a runner that has passed this number to its ranks has nothing to do."""
 
     change: ConfigChange
-    """Only the fields that were ever changed are set."""
+    """Only the fields that were changed at least once are set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The right to write about a job. Valid until another holds it, whatever the clock says."""
+    """The right to write about a job. Valid until another runner takes the job, whatever the clock says."""
 
     job_id: str
     """The job."""
 
     attempt: int
-    """The fencing token: rises with every claim."""
+    """The fencing token: it rises with every claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +138,16 @@ class Job:
     """Who may see and change it."""
 
     kind: JobKind
-    """Which way it was asked for."""
+    """The endpoint that created it."""
 
     status: JobStatus
-    """Where it stands."""
+    """Its status."""
 
     spec: JobSpec
-    """What was asked for, with samples that came inside of the request left out (empty lists stand for them)."""
+    """What was requested. Samples that came inside of the request are left out: their lists are empty."""
 
     created_at: float
-    """Database's clock, seconds since the epoch, like every time here."""
+    """By the database's clock, in seconds since the epoch, like every time here."""
 
     queued_at: float | None
     """When it first was ready to run."""
@@ -168,7 +168,7 @@ class Job:
     """Attempts lost since the last new checkpoint."""
 
     memory_losses: int
-    """Attempts that ended out of memory: the budget is halved so many times."""
+    """Attempts that ended out of memory: the memory budget is halved so many times."""
 
     checkpoint_update: int | None
     """The update of its furthest checkpoint."""
@@ -177,16 +177,16 @@ class Job:
     """Sequence number of its newest event."""
 
     request: StopRequest | None
-    """What its owner wants and its runner has not done yet."""
+    """A pause or cancellation that its runner has not carried out yet."""
 
     config: ConfigRequest | None
-    """Live changes of the config."""
+    """The changes of its config so far."""
 
     needs: tuple[DeviceNeed, ...]
     """One per rank; empty until it is prepared."""
 
     prepared: dict[str, Any] | None
-    """What preparing found and the plan, as JSON; the store does not look into it."""
+    """The result of preparing and the plan, as JSON that the store does not read."""
 
     progress: JobProgress | None
     """Its last report."""
@@ -195,27 +195,27 @@ class Job:
     """When that was."""
 
     result: Result | None
-    """When it succeeded."""
+    """Set when it has succeeded."""
 
     error: Failure | None
-    """When it failed."""
+    """Set when it has failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedJob:
-    """A job in the hands of a runner."""
+    """A job that a runner has claimed."""
 
     job: Job
-    """As of the claim."""
+    """The job at the time of the claim."""
 
     spec: JobSpec
     """With every sample."""
 
     lease: Lease
-    """To be shown with every write."""
+    """Passed with every write."""
 
     lease_until: float
-    """When others may take it, unless a heartbeat comes first."""
+    """When another runner may take it, unless a heartbeat renews the lease."""
 
     devices: tuple[RunnerDevice, ...] = ()
     """One per rank, in rank order; empty while it is being prepared."""
@@ -223,16 +223,16 @@ class ClaimedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """What a runner hears in return."""
+    """The store's answer to a heartbeat."""
 
     lease_until: float
     """The lease's new end."""
 
     request: StopRequest | None
-    """What the owner wants: pause or cancel."""
+    """A pause or cancellation that the owner wants."""
 
     config: ConfigRequest | None
-    """Live changes of the config."""
+    """The changes of its config so far."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A job in the documented words: the training answer, the same from the service and over HTTP."""
+"""The documented answers about a training, the same from the service and over HTTP."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from onyx.settings import Settings
 def training_answer(
     job: Job, metrics: Sequence[Metric], devices: Sequence[Device], settings: Settings
 ) -> dict[str, Any]:
-    """What is known of a job now; the rest is null."""
+    """The training answer. What is not known yet is null."""
     result = job.result
     numbers = batch_numbers(job)
     stats = accumulation_stats(job, metrics)
@@ -43,7 +43,7 @@ def training_answer(
 
 
 def batch_numbers(job: Job) -> dict[str, Any]:
-    """Effective batch, micro-batch, N and learning rate: achieved once the job has run, planned before."""
+    """Effective batch, micro-batch, N and learning rate: planned ones before the job has run, then the real ones."""
     plan, result = plan_of(job), job.result
     steps = result.accumulation_steps if result else plan["accumulation_steps"] if plan else None
     training = job.spec.training
@@ -58,7 +58,7 @@ def batch_numbers(job: Job) -> dict[str, Any]:
 
 
 def accumulation_stats(job: Job, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """The document's statistics, from the updates that the store has."""
+    """The documented statistics, from the updates that the store has."""
     norms = [metric.data["gradient_norm"] for metric in metrics if metric.data.get("gradient_norm") is not None]
     times = [metric.data["seconds"] for metric in metrics if metric.data.get("seconds") is not None]
     progress = job.progress
@@ -79,7 +79,7 @@ def accumulation_stats(job: Job, metrics: Sequence[Metric]) -> dict[str, Any]:
 
 
 def _memory(job: Job, metrics: Sequence[Metric]) -> list[float]:
-    """GB that ranks held at most: update by update, or at the end, or as of now."""
+    """Peak GB of the ranks: per update, else from the result, else from the last report."""
     sizes = [metric.data["peak_bytes"] for metric in metrics if metric.data.get("peak_bytes") is not None]
     if not sizes and job.result:
         sizes = job.result.peak_bytes
@@ -89,7 +89,7 @@ def _memory(job: Job, metrics: Sequence[Metric]) -> list[float]:
 
 
 def history(job: Job, stats: dict[str, Any], mixed: bool, effective: int | None) -> list[dict[str, Any]]:
-    """One entry per epoch, with validation metrics where there are any."""
+    """One entry per epoch, with validation metrics if there are any."""
     return [
         {
             **entry,
@@ -106,7 +106,7 @@ def history(job: Job, stats: dict[str, Any], mixed: bool, effective: int | None)
 
 
 def plan_of(job: Job) -> dict[str, Any] | None:
-    """The plan as JSON, once there is one."""
+    """The plan as JSON; None before there is one."""
     planned = (job.prepared or {}).get("planned")
     return planned["plan"] if planned else None
 

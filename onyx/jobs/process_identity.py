@@ -1,4 +1,4 @@
-"""Who holds a lease: a process that can be recognised, and known to be dead, by others on its host."""
+"""Identity of a process, by which other processes on its host can tell that it has ended."""
 
 import functools
 import hashlib
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WHOLE_MACHINE = "pid:[4026531836]"
-"""The kernel's fixed name of the view that shows all processes of a machine."""
+"""The kernel's fixed name of the pid namespace that has all processes of a machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """A process. Pids are used again, so its start and the host's boot belong to its name."""
+    """A process. Pids are reused, so its start and the host's boot are part of its identity."""
 
     host: str
-    """Its hostname, and what tells it from others of that name."""
+    """See `host_name`."""
 
     pid: int
     started: int
-    """Clock ticks since boot when it started; 0 where the system does not tell."""
+    """Clock ticks since boot when it started; 0 where the system has no /proc."""
 
     boot: str
-    """The host's boot id; empty where the system does not tell."""
+    """The host's boot id; empty where the system has no /proc."""
 
     def is_dead(self, here: "ProcessIdentity") -> bool:
-        """Whether this process is known to be gone, seen from `here`. Of other hosts nothing is known."""
+        """Whether this process has ended, as far as the process `here` can know: nothing about other hosts."""
         if self.host != here.host:
             return False
         return self.boot != here.boot or start_of(self.pid) != self.started
@@ -39,10 +39,11 @@ def this_process() -> ProcessIdentity:
 
 @functools.cache
 def host_name() -> str:
-    """A name that two hosts never share: hostnames are often equal, of containers above all.
+    """The hostname with a digest, since two hosts (containers above all) often have the same hostname.
 
-    Whoever has the same name sees the same processes. So a container is known by the kernel's boot and its own view of
-    processes, and a machine by its id, which outlives a boot: processes from before it are then known to be gone.
+    Processes with the same host name see the same pids. So the digest of a container is made from the kernel's boot id
+    and the container's pid namespace. The digest of a machine is made from its machine id, which survives a boot: after
+    one, the processes from before it are known to have ended.
     """
     processes = _link("/proc/self/ns/pid")
     machine = _text("/etc/machine-id") if processes == WHOLE_MACHINE else ""
@@ -51,16 +52,17 @@ def host_name() -> str:
 
 
 def start_of(pid: int) -> int | None:
-    """When the process with this pid started, if there is one that has not ended."""
+    """When the process with this pid started; None if there is none or it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # a name may have spaces and brackets: count from behind it
+    fields = stat.rpartition(")")[2].split()  # a name may contain spaces and brackets: count from its end
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def boot_id() -> str:
+    """The id of the kernel's current boot; empty where the system has no /proc."""
     return _text("/proc/sys/kernel/random/boot_id")
 
 

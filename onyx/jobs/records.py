@@ -1,4 +1,4 @@
-"""What the store gives out about a job beside the job itself: attempts, runners, events, numbers, stored configs."""
+"""Records that the store returns beside jobs: attempts, runners, events, metrics, stored configs."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,28 +9,28 @@ from onyx.jobs.status import JobStatus, Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """One lease of a job by a runner, for people to look at."""
+    """One attempt: a lease of a job by a runner."""
 
     number: int
     """1, 2, 3…"""
 
     runner_id: str
-    """Who held it."""
+    """The runner that held it."""
 
     host: str
-    """Where."""
+    """The runner's host."""
 
     phase: JobStatus
-    """validating or running."""
+    """`validating` (prepares) or `running` (trains)."""
 
     devices: tuple[str, ...]
-    """Names."""
+    """Names of its devices."""
 
     claimed_at: float
     """When it began."""
 
     lease_until: float
-    """When it lapses or lapsed."""
+    """When its lease ends or ended."""
 
     ended_at: float | None
     """None while it is live."""
@@ -50,13 +50,13 @@ class RunnerRecord:
     """The process."""
 
     reached_since: float
-    """Since when it has reached the store without a gap."""
+    """It has reached the store without a gap since then."""
 
     reached_at: float
-    """When it last did."""
+    """When it last reached the store."""
 
     may_expire: bool
-    """Whether that is long enough to judge others."""
+    """Whether that is long enough to expire the leases of other runners."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class StoredEvent:
     """The attempt it belongs to, if any."""
 
     line: int | None
-    """Its line in the attempt's events.jsonl; None for what the store itself says."""
+    """Its line in the attempt's events.jsonl; None for events of the store itself."""
 
     time: float
     """When it happened."""
@@ -85,27 +85,27 @@ class StoredEvent:
     """info, warn or error."""
 
     message: str
-    """For people."""
+    """Text for readers."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    """For programs."""
+    """The same for programs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """The numbers of one update, by the latest attempt that made it."""
+    """The metrics of one update, from the latest attempt that made it."""
 
     update: int
-    """Which update."""
+    """Number of the update."""
 
     attempt: int
-    """Which attempt."""
+    """The attempt that made it."""
 
     time: float
-    """When."""
+    """When it was made."""
 
     data: dict[str, Any]
-    """The numbers."""
+    """The metrics by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class StoredConfig:
     """Who may use it."""
 
     config: dict[str, Any]
-    """As the API checked it."""
+    """As the API has validated it."""
 
     created_at: float
     """When it was first stored."""

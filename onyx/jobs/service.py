@@ -1,4 +1,4 @@
-"""Document 002's fine-tuning service: it makes jobs and waits for them; training runs in the ranks."""
+"""The library's fine-tuning service. It creates jobs and waits for them; a runner and its ranks do the work."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from onyx.jobs.home import Home
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange
 from onyx.jobs.presenters import accumulation_stats, training_answer
-from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.spec_builder import PreparedTexts, data_fields, job_spec
 from onyx.jobs.status import JobStatus
 from onyx.memory.devices.gpus import gpu_info, list_gpus_async
@@ -23,7 +23,7 @@ DEFAULT_TARGET = 32
 
 
 class OptimizedFineTuningService:
-    """Fine-tunes in the background and gives back what the document promises. Needs no configuration."""
+    """Fine-tunes models and returns the documented answers. Needs no configuration."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
@@ -37,14 +37,14 @@ class OptimizedFineTuningService:
         accumulation_steps: int | None = None,
         training_config: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Keep a config for later, under an id of its own."""
+        """Store a config for later, under a new id."""
         steps = accumulation_steps or DEFAULT_STEPS
         config = {
             "accumulation_steps": steps,
             "target_effective_batch_size": target_effective_batch_size,
             **(training_config or {}),
         }
-        home = await self._at_home()
+        home = await self._open_home()
         stored = await home.store.configs.put(self._owner(None), config)
         return {
             "training_id": stored.id,
@@ -67,8 +67,8 @@ class OptimizedFineTuningService:
     ) -> dict[str, Any]:
         """Fine-tune, and wait for the result."""
         if rank != 0:
-            raise ValueError("rank must be 0: ask once, and Onyx starts every rank itself")
-        home = await self._at_home()
+            raise ValueError("rank must be 0: call this once, Onyx starts every rank itself")
+        home = await self._open_home()
         spec = job_spec(
             model=model_name,
             data=data_fields(dataset, home.settings.home),
@@ -90,7 +90,7 @@ class OptimizedFineTuningService:
         max_memory_usage: float = 0.9,
     ) -> dict[str, Any]:
         """Fine-tune with the largest micro-batch that fits."""
-        home = await self._at_home()
+        home = await self._open_home()
         spec = job_spec(
             model=model_name,
             data=data_fields(dataset, home.settings.home),
@@ -104,15 +104,15 @@ class OptimizedFineTuningService:
     async def calculate_optimal_batch_size(
         self, model_name: str, target_effective_batch_size: int, gpu_ids: Sequence[int] | None = None
     ) -> dict[str, Any]:
-        """What the planner says for a model, without loading it."""
+        """The planner's answer for a model, without loading it."""
         try:
             return await optimal_batch_size(model_name, target_effective_batch_size, gpu_ids, self._settings)
         except ValueError as error:
             return {"success": False, "error": str(error)}
 
     async def get_accumulation_stats(self, training_id: str) -> dict[str, Any]:
-        """How a job is doing."""
-        home = await self._at_home()
+        """Statistics of a job."""
+        home = await self._open_home()
         job = await home.store.jobs.get(training_id)
         if job is None:
             raise ValueError(f"Training ID {training_id} not found")
@@ -121,7 +121,7 @@ class OptimizedFineTuningService:
 
     async def update_accumulation_config(self, training_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
         """Change N or clipping of a running job at its next window, or a stored config."""
-        home = await self._at_home()
+        home = await self._open_home()
         try:
             if await home.store.jobs.get(training_id) is not None:
                 await home.reconfigure(training_id, ConfigChange.model_validate(dict(config)))
@@ -134,7 +134,7 @@ class OptimizedFineTuningService:
         return {"success": True, "training_id": training_id, "message": "Configuration updated successfully"}
 
     async def get_gpu_stats(self) -> dict[str, Any]:
-        """The GPUs there are, and what this service is busy with."""
+        """The GPUs of this host, and the training that this service waits for."""
         gpus = await list_gpus_async()
         return {
             "available_gpus": [gpu.index for gpu in gpus],
@@ -144,7 +144,7 @@ class OptimizedFineTuningService:
         }
 
     async def cleanup_gpu_resources(self) -> None:
-        """Let go of the store. Devices are freed with the ranks that used them, when a job ends."""
+        """Close the store. The ranks free their devices when a job ends."""
         if self._home is not None:
             await self._home.close()
             self._home = None
@@ -152,24 +152,24 @@ class OptimizedFineTuningService:
     async def prepare_dataset(
         self, texts: Sequence[str], model_name: str, max_length: int = 512, batch_size: int = 32
     ) -> PreparedTexts:
-        """Texts for a later job. They are tokenised by the job, before it takes a device."""
+        """Texts for a later job. The job tokenises them before it takes a device."""
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise ValueError("texts must be a list of texts")
         return PreparedTexts(tuple(texts), model_name, max_length, batch_size)
 
     async def _run(self, spec: JobSpec, user_id: int | str, kind: JobKind) -> dict[str, Any]:
-        home = await self._at_home()
+        home = await self._open_home()
         job = await home.submit(spec, self._owner(user_id), kind)
         self._current = job.id
         try:
-            job = await retry_until_available(lambda: home.wait(job.id))  # a store that is away costs no result
+            job = await retry_until_available(lambda: home.wait(job.id))  # survives an outage of the store
         finally:
             self._current = None
         metrics = await home.store.events.list_metrics(job.id)
         answer = training_answer(job, metrics, await list_gpus_async(), self._settings)
         return answer | {"success": job.status is JobStatus.SUCCEEDED}
 
-    async def _at_home(self) -> Home:
+    async def _open_home(self) -> Home:
         async with self._opening:
             if self._home is None:
                 self._home = await Home.open(self._settings)

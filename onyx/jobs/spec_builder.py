@@ -1,4 +1,4 @@
-"""From the documented way of asking to a JobSpec: unknown words are refused, and everything has its place."""
+"""Build a JobSpec from the documented arguments. Unknown names are refused."""
 
 import hashlib
 import json
@@ -28,10 +28,10 @@ def job_spec(
     labels: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> JobSpec:
-    """A job as it was asked for; ValueError with what to change.
+    """The spec of a job, or ValueError with what to change.
 
-    `training` takes the fields of TrainingSpec, `lora_r` and so on for an adapter, and those of data and job that
-    people look for there (max_length, max_memory_usage …).
+    `training` takes the fields of TrainingSpec, `lora_r` and so on for an adapter, and those fields of data and job
+    that users expect there (max_length, max_memory_usage …).
     """
     rest = dict(training)
     lora = {field: rest.pop(name) for name, field in _LORA.items() if name in rest}
@@ -65,15 +65,15 @@ def explain(error: ValidationError) -> str:
 
 
 INLINE_BYTES = 1 << 20
-"""Up to this much data travels inside of the job; more is written to a file first."""
+"""Data up to this size is stored with the job; more is written to a file first."""
 
 KEYS = {"text", "prompt", "messages", "input", "chosen"}
-"""A row has one of these; the job looks at the rest, line by line."""
+"""A row has at least one of these keys. The job checks the rest, line by line."""
 
 
 @dataclass(frozen=True)
 class PreparedTexts:
-    """What `prepare_dataset` returns: texts and how to take them."""
+    """What `prepare_dataset` returns: texts, and how to tokenise them."""
 
     texts: tuple[str, ...]
     model_name: str
@@ -121,5 +121,5 @@ def _fields(rows: list[dict[str, Any]], home: Path) -> dict[str, Any]:
         return {"rows": rows}
     path = home / "uploads" / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    fs.write_text(path, text)  # durable: the job that names it is
+    fs.write_text(path, text)  # durable, like the job that names it
     return {"path": str(path)}

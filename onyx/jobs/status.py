@@ -1,4 +1,4 @@
-"""A job's status and the one table that says which change is allowed."""
+"""A job's status, and the table of the changes that are allowed."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,10 +8,10 @@ from onyx.jobs.errors import NotAllowedError
 
 
 class JobStatus(StrEnum):
-    """Where a job stands."""
+    """The status of a job."""
 
     VALIDATING = "validating"
-    """Created; its model and data are being looked at. Holds no device."""
+    """Created; its model and data are being checked and prepared. Holds no device."""
 
     QUEUED = "queued"
     """Prepared and planned; waits for devices."""
@@ -20,20 +20,20 @@ class JobStatus(StrEnum):
     """An attempt holds its devices."""
 
     PAUSED = "paused"
-    """Stopped by its owner; goes on from its last checkpoint when resumed."""
+    """Stopped by its owner; continues from its last checkpoint when resumed."""
 
     SUCCEEDED = "succeeded"
     """Finished: the model is published."""
 
     FAILED = "failed"
-    """Ended by a user's mistake, a limit, or too many lost attempts; `error` says which."""
+    """Ended by a mistake in the request or data, a limit, or too many lost attempts; `error` says which."""
 
     CANCELLED = "cancelled"
     """Ended by its owner."""
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing will ever change any more."""
+        """Whether the job has ended: its status never changes again."""
         return not ALLOWED[self]
 
 
@@ -42,10 +42,10 @@ _S = JobStatus
 ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = MappingProxyType(
     {
         _S.VALIDATING: frozenset({_S.QUEUED, _S.PAUSED, _S.FAILED, _S.CANCELLED}),
-        # A plan for devices that are gone is made anew.
+        # Back to validating when the devices of its plan are gone: it is planned anew.
         _S.QUEUED: frozenset({_S.VALIDATING, _S.RUNNING, _S.PAUSED, _S.CANCELLED}),
         _S.RUNNING: frozenset({_S.QUEUED, _S.PAUSED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLED}),
-        # A job that was paused before it was prepared goes back to where it was.
+        # Back to validating when it was paused before it was prepared.
         _S.PAUSED: frozenset({_S.VALIDATING, _S.QUEUED, _S.CANCELLED}),
         _S.SUCCEEDED: frozenset(),
         _S.FAILED: frozenset(),
@@ -67,33 +67,33 @@ class Outcome(StrEnum):
     """The model is published."""
 
     FAILED = "failed"
-    """The job cannot work as it was asked for."""
+    """The job cannot work as requested."""
 
     LOST = "lost"
     """A rank, helper or runner died. Counts towards the limit of retries."""
 
     MEMORY = "memory"
-    """Out of memory where it could not be retried in place. Counts too; the next attempt takes half the budget."""
+    """Out of memory, and a retry in place did not help. Counts too; the next attempt gets half the memory budget."""
 
     SAVED = "saved"
     """Stopped after saving, through no fault of the job."""
 
     PAUSED = "paused"
-    """Stopped because the owner asked for a pause."""
+    """Stopped because the owner paused the job."""
 
     CANCELLED = "cancelled"
-    """Stopped because the owner cancelled."""
+    """Stopped because the owner cancelled the job."""
 
 
 class StopRequest(StrEnum):
-    """What an owner wants of a job that is running."""
+    """A running job is to stop: its ranks save (pause) or not (cancel)."""
 
     PAUSE = "pause"
     CANCEL = "cancel"
 
 
-def check(job_id: str, old: JobStatus, new: JobStatus) -> None:
-    """Refuse a change that the table does not have."""
+def check_change(job_id: str, old: JobStatus, new: JobStatus) -> None:
+    """Raise NotAllowedError for a change that ALLOWED does not have."""
     if new not in ALLOWED[old]:
-        final = "; a finished job never changes" if old.terminal else ""
+        final = "; a finished job never changes, create a new one" if old.terminal else ""
         raise NotAllowedError(f"{job_id} is {old} and cannot become {new}{final}")

@@ -1,4 +1,4 @@
-"""A nudge from whoever made a job to the runner beside it, so that nobody polls fast and nobody waits long."""
+"""Wakes the runner on this host when a client has made or changed a job, so that it need not poll often."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ _NAME = "wake"
 
 
 def wake_runner(run_dir: Path) -> None:
-    """Tell the runner of this home that there is something to do. It looks by itself too, only less often."""
+    """Tell the runner of this home that there may be something to do. Without this it looks once a second."""
     with (
         contextlib.suppress(OSError),
         socket_address(run_dir, _NAME) as address,
@@ -24,7 +24,7 @@ def wake_runner(run_dir: Path) -> None:
 
 
 class WakeupListener:
-    """The runner's ear."""
+    """The runner's side: a datagram socket in the run directory."""
 
     def __init__(self, run_dir: Path) -> None:
         close_directory(run_dir)
@@ -35,36 +35,36 @@ class WakeupListener:
             self._socket.bind(address)
         self._socket.setblocking(False)
         self._event = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
-    def ring(self) -> None:
-        """Wake whoever waits, from inside."""
+    def wake(self) -> None:
+        """End the wait from within the runner."""
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Until a nudge, or for so long; whether there was a nudge."""
+        """Wait to be woken, for at most so long; whether it was."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
-        nudged = self._event.is_set()
+        woken = self._event.is_set()
         self._event.clear()
-        return nudged
+        return woken
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._socket.recv(64):
                 self._event.set()
 
 
 @contextlib.contextmanager
-def socket_address(run_dir: Path, name: str) -> Iterator[str]:
-    """A socket's path through a descriptor of its directory: an address has room for 107 bytes, a home may not."""
-    directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+def socket_address(folder: Path, name: str) -> Iterator[str]:
+    """A short address of a Unix socket in `folder`: an address has at most 107 bytes, a home's path may have more."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{name}"
     finally:

@@ -1,4 +1,4 @@
-"""The planner in the shapes that the documented accumulators ask for. They know these shapes, not this room."""
+"""The planner behind the interface of the documented accumulators, which do not import this room."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from onyx.memory.planning.module_batch import plan_batch
 
 
 class Bounds(Protocol):
-    """What a config says about memory."""
+    """The fields of an accumulator's config that bound memory."""
 
     target_batch_size: int | None
     max_memory_usage: float

@@ -1,4 +1,4 @@
-"""What can be wrong with a request for a plan. All are ValueErrors: each message says what to change."""
+"""Why a plan cannot be made. All are ValueErrors: each message says what to change."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ GIB = 2**30
 
 
 class PlanError(ValueError):
-    """A plan cannot be made from what was asked."""
+    """No plan can be made from the request."""
 
 
 class ModelNotFoundError(PlanError):
@@ -18,7 +18,7 @@ class ModelConfigError(PlanError):
 
 
 class SampleShapeError(PlanError):
-    """What one sample of a plain torch module looks like is not known, and could not be inferred."""
+    """The shape of one sample of a plain torch module was not given, and cannot be inferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Alternative:
 
 
 class DoesNotFitError(PlanError):
-    """Not even a micro-batch of one sample fits; `alternatives` are the changes that would, computed."""
+    """Not even a micro-batch of one sample fits; `alternatives` are changes with which one would."""
 
     def __init__(self, *, needs: int, length: int, shortages: dict[str, int], alternatives: list[Alternative]) -> None:
         self.needs = needs

@@ -17,15 +17,15 @@ from onyx.memory.planning.device_fit import Fit, fit_device, split
 from onyx.memory.planning.plan import DevicePlan, Plan
 from onyx.memory.planning.request import PlanRequest
 from onyx.memory.planning.speed_choices import compile_obstacle, compiling_pays, joins_samples
-from onyx.memory.planning.timing import own_key, stored_timing, timing_key
+from onyx.memory.planning.timing import device_timing_key, stored_timing, timing_key
 from onyx.memory.recipe import Recipe
 
 MICRO_BATCH_COSTS = {"cpu": 96, "cuda": 1024}
-"""Padded tokens that take as long as a micro-batch does beyond its own. Measured on a CPU; on a card, where launching
-a model's kernels takes milliseconds in which thousands of tokens would be done, put down cautiously."""
+"""Padded tokens that take as long as the fixed cost of a micro-batch. Measured on a CPU. A cautious guess for a card,
+where launching a model's kernels takes milliseconds in which it could process thousands of tokens."""
 
-UNLIKE = 1.25
-"""How many times as fast a device must have been measured before it gets a larger share: the rest is noise."""
+LEAST_SPEEDUP = 1.25
+"""How many times as fast as another a device must have been measured to get a larger share: less is noise."""
 
 QUICK_TOKENS = 2048
 """Padded tokens at once beyond which a CPU gets no quicker (measured: 0.56 of its peak at 512, 0.61 at 1024, 0.64 at
@@ -53,26 +53,26 @@ def make_plan(request: PlanRequest) -> Plan:
         if each.samples < 1
     ]
     taking = []
-    for each, share in zip(able, split(request.window, _weights(config, request, able)), strict=True):
+    for each, share in zip(able, split(request.window, _share_weights(config, request, able)), strict=True):
         if share:
-            taking.append((each, _part(each, share, request, warnings)))
+            taking.append((each, _device_plan(each, share, request, warnings)))
         else:
             warnings.append(f"a window of {request.window} leaves no sample for {each.device.label}")
     fits, parts = [fit for fit, _ in taking], [part for _, part in taking]
     compiled = _compiles(config, request, fits, parts, warnings)
-    return _assemble(config, request, _named(config, request, fits, parts, compiled), compiled, warnings)
+    return _assemble(config, request, _with_timing_keys(config, request, fits, parts, compiled), compiled, warnings)
 
 
-def _named(
+def _with_timing_keys(
     config: Any, request: PlanRequest, fits: list[Fit], parts: list[DevicePlan], compiled: bool
 ) -> list[DevicePlan]:
-    """The parts with the names under which their timings are stored."""
+    """The parts with the keys under which ranks store their timings."""
     keys = [timing_key(config, request.recipe, each.device, compiled=compiled) for each in fits]
     return [replace(part, timing_key=key) for part, key in zip(parts, keys, strict=True)]
 
 
 def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[DevicePlan], warnings: list[str]) -> bool:
-    """As asked for, or where it pays."""
+    """Whether the step is compiled: as the request says, or where it pays."""
     if request.compile is False:
         return False
     obstacle = compile_obstacle(request, fits)
@@ -82,8 +82,8 @@ def _compiles(config: Any, request: PlanRequest, fits: list[Fit], parts: list[De
         return False
     if request.compile is True:
         return True
-    _, seconds = _seconds(request, _named(config, request, fits, parts, False))
-    known = all(stored_timing(each.timing_key or "") for each in _named(config, request, fits, parts, True))
+    _, seconds = _seconds(request, _with_timing_keys(config, request, fits, parts, False))
+    known = all(stored_timing(each.timing_key or "") for each in _with_timing_keys(config, request, fits, parts, True))
     return compiling_pays(request, fits, seconds, known=known)
 
 
@@ -115,9 +115,9 @@ def _assemble(config: Any, request: PlanRequest, parts: list[DevicePlan], compil
     )
 
 
-def _part(fit: Fit, share: int, request: PlanRequest, warnings: list[str]) -> DevicePlan:
+def _device_plan(fit: Fit, share: int, request: PlanRequest, warnings: list[str]) -> DevicePlan:
     wanted = ceil(share / (request.accumulation_steps or 1))
-    samples, tokens = _quick(fit, request)
+    samples, tokens = _quick_size(fit, request)
     micro_batch = min(samples, wanted)
     if request.accumulation_steps and micro_batch < wanted:
         warnings.append(
@@ -144,16 +144,16 @@ def _part(fit: Fit, share: int, request: PlanRequest, warnings: list[str]) -> De
     )
 
 
-def _quick(fit: Fit, request: PlanRequest) -> tuple[int, int]:
-    """Samples and tokens at once: what fits, or less where more would not be quicker and nobody asked for it."""
+def _quick_size(fit: Fit, request: PlanRequest) -> tuple[int, int]:
+    """Samples and tokens at once: what fits, or less on a CPU where more is no quicker and the user gave no N."""
     if not request.quick or request.accumulation_steps or fit.device.kind != "cpu":
         return fit.samples, fit.tokens
     tokens = min(fit.tokens, max(request.longest, QUICK_TOKENS))
     return min(fit.samples, tokens // request.longest), tokens
 
 
-def _weights(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float]:
-    """By speed when every device's is known, as it was given or as ranks have measured it, else by memory."""
+def _share_weights(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float]:
+    """By speed when it is known of every device, as given or as ranks have measured it, else by memory."""
     given = [each.device.speed for each in fits]
     known = [speed for speed in given if speed is not None]
     if len(known) == len(fits):
@@ -162,23 +162,23 @@ def _weights(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float]:
 
 
 def _measured_speeds(config: Any, request: PlanRequest, fits: list[Fit]) -> list[float] | None:
-    """Tokens per second of each device in earlier jobs; None where one is not known, or where they are alike."""
+    """Tokens per second of each device in earlier jobs; None where one is not known, or all are about equal."""
     for compiled in (True, False):
         keys = [
-            own_key(
+            device_timing_key(
                 timing_key(config, request.recipe, each.device, compiled=compiled), each.device.label, each.device.uuid
             )
             for each in fits
         ]
         timings = [timing for timing in map(stored_timing, keys) if timing is not None and timing.per_token > 0]
         speeds = [1 / timing.per_token for timing in timings]
-        if len(speeds) == len(fits) and max(speeds) > UNLIKE * min(speeds):
+        if len(speeds) == len(fits) and max(speeds) > LEAST_SPEEDUP * min(speeds):
             return speeds
     return None
 
 
 def _seconds(request: PlanRequest, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
-    """The slowest device decides. The cut sorts by length, so that padding is small beside the mean length."""
+    """Of an update and of the job: the slowest device decides. Windows are cut by length, so padding is neglected."""
     timings = [request.timings.get(each.label) or stored_timing(each.timing_key or "") for each in parts]
     known = [each for each in timings if each is not None]
     if len(known) < len(parts):

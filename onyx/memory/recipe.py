@@ -1,4 +1,4 @@
-"""A recipe: what is trained and how, as far as memory is concerned. Needs no torch."""
+"""A recipe: what is trained and how, as far as it decides memory. Needs no torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
@@ -19,7 +19,7 @@ class Lora:
     """Rank."""
 
     alpha: float = 16
-    """Scaling numerator. No memory depends on it; a plan names it all the same."""
+    """Scaling numerator. It changes no memory; the probe's adapter takes it all the same."""
 
     dropout: float = 0.0
     """Dropout before the adapter: above 0 every adapted layer keeps a mask and a copy of its input."""
@@ -71,7 +71,7 @@ class Recipe:
         if not _is_whole(self.max_length) or self.max_length < 1:
             raise PlanError(f"max_length must be a whole number of at least 1, not {self.max_length!r}")
 
-    def but(self, **changes: Any) -> Self:
+    def changed(self, **changes: Any) -> Self:
         """The same recipe with some fields changed."""
         return replace(self, **changes)
 

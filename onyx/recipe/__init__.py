@@ -1,4 +1,5 @@
-"""How a step is computed: optimizer, precision, model and adapter. Ranks run it, and the planner measures it.
+"""How a step is computed: model and adapter (`model.py`), mixed precision, optimizer (`optimizer.py`).
 
-Below `memory` and `training`, which both import it, so that a plan cannot drift from the run.
+Ranks run this and the planner measures it, so that a plan cannot drift from the run. Imports accumulation; `memory` and
+`training` import it. Start with `model.py`.
 """

@@ -1,12 +1,12 @@
-# ruff: noqa: F401 - imported for those who come after
-"""What a warm template imports before it forks ranks: `import onyx.training.preload` is all.
+# ruff: noqa: F401 - imported so that forked processes have them
+"""The fork server imports this before it forks ranks.
 
-transformers imports its parts when they are first asked for, which would cost every rank seconds. Nothing here runs a
-tensor operation, opens a device or starts a thread.
+transformers imports its parts at their first use, which would cost every rank seconds. Nothing here runs a tensor
+operation, opens a device or starts a thread.
 """
 
 import numpy.ctypeslib
-import numpy.ma  # np.unique asks for it
+import numpy.ma  # np.unique imports it
 import peft.tuners.lora
 import transformers.convert_slow_tokenizer
 import transformers.generation
@@ -19,5 +19,5 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 import onyx.training.rank.main
 
-# Compiles the patterns of all models, once: 0.1 s that no rank spends again.
+# Compiles the patterns of all models, which would take each rank 0.1 s.
 get_checkpoint_conversion_mapping("llama")  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The real service in a process of its own, on a free loopback port."""
+"""The real API in a process of its own, on a free loopback port, with settings that a test chooses."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 class ApiServer:
-    """One API process. A runner that it starts outlives it."""
+    """One API process. A runner that it starts survives when the process is killed."""
 
     def __init__(self, at: Settings, host: str = "127.0.0.1") -> None:
         self.settings = at
@@ -37,7 +37,7 @@ class ApiServer:
 
     @property
     def memory(self) -> int:
-        """Bytes that the process holds."""
+        """Bytes of the process's resident memory."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     @property
@@ -45,9 +45,9 @@ class ApiServer:
         return (self.settings.home / "server.log").read_text()
 
     def start(self, *, until: str | None = None) -> None:
-        """Start it, and wait until this path answers: by default whatever says that it can work."""
+        """Start it, and wait until this path answers: by default the one that says that the service is ready."""
         self.settings.home.mkdir(parents=True, exist_ok=True)
-        # `onyx serve` would refuse an address that others can reach; somebody else's uvicorn does not.
+        # `onyx serve` refuses an address that other hosts can reach; uvicorn with the app does not.
         serve = (
             ["onyx.cli", "serve"] if self.host == "127.0.0.1" else ["uvicorn", "--factory", "onyx.api.app:create_app"]
         )
@@ -83,7 +83,7 @@ class ApiServer:
         self._process.wait()
 
     def close(self) -> None:
-        """The service and the runner that it started."""
+        """Stop the service, and kill the runner that it started."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(PATIENCE)
@@ -113,7 +113,7 @@ def free_port() -> int:
 
 @contextmanager
 def api_server(home: Path, host: str = "127.0.0.1", **more: Any) -> Iterator[ApiServer]:
-    """A service that is ready."""
+    """A service that is ready to answer."""
     share_planner_cache(home)
     server = ApiServer(settings(home, **more), host)
     try:

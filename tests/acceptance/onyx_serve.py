@@ -1,4 +1,4 @@
-"""`onyx serve` as a process of its own, the way an operator starts it."""
+"""`onyx serve` as a process, as an operator starts it."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 
 class OnyxServe:
-    """A service that was started."""
+    """A running `onyx serve`."""
 
     def __init__(self, home: Path, *arguments: str, **more: str) -> None:
         self.run_dir = home / "run"
@@ -72,7 +72,7 @@ class OnyxServe:
         return found[-1]
 
     def runner(self) -> LockedBy:
-        """The runner beside it, once there is one."""
+        """The runner of the same home. Waits until one has started."""
         wait_for(lambda: locked_by(self.run_dir) is not None, "a runner starts")
         found = locked_by(self.run_dir)
         assert found is not None
@@ -95,7 +95,7 @@ class OnyxServe:
 
 @contextmanager
 def onyx_serve(home: Path, *arguments: str, **more: str) -> Iterator[OnyxServe]:
-    """A service in a home of its own."""
+    """Start a service in this home, and stop it at the end."""
     share_planner_cache(home)
     it = OnyxServe(home, *arguments, **more)
     try:

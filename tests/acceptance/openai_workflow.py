@@ -1,6 +1,6 @@
-"""The whole story of a fine-tune as a user of OpenAI's client writes it. Knows nothing of Onyx but its address.
+"""A fine-tune from upload to delete as a user of OpenAI's client writes it. It knows only the service's address.
 
-It also runs by itself (`python openai_workflow.py URL`), under whatever version of the client that interpreter has.
+It also runs as a script (`python openai_workflow.py URL`), with the version of the client that the interpreter has.
 """
 
 import json
@@ -16,7 +16,7 @@ PATIENCE = 600.0
 
 
 def lesson(samples: int = 24) -> bytes:
-    """Chats, as JSONL."""
+    """A training file: chats as JSONL."""
     chats = [
         [
             {"role": "system", "content": "You know squares."},
@@ -29,7 +29,7 @@ def lesson(samples: int = 24) -> bytes:
 
 
 def wait_for_job(client: OpenAI, job_id: str, *states: str) -> Any:
-    """The job when it is in one of the states, or has ended."""
+    """Wait until the job is in one of the states, or has ended, and return it."""
     deadline = time.monotonic() + PATIENCE
     while (job := client.fine_tuning.jobs.retrieve(job_id)).status not in (states or DONE):
         assert time.monotonic() < deadline, job
@@ -38,7 +38,7 @@ def wait_for_job(client: OpenAI, job_id: str, *states: str) -> Any:
 
 
 def story(client: OpenAI) -> None:
-    """Upload, fine-tune with "auto", follow, look at everything, chat with the result, and delete the model."""
+    """Upload, fine-tune with "auto", read events and results, chat with the model, and delete everything."""
     uploaded = client.files.create(file=("squares.jsonl", lesson()), purpose="fine-tune")
     assert client.files.wait_for_processing(uploaded.id).status == "processed"
     assert client.files.content(uploaded.id).read() == lesson()
@@ -70,7 +70,7 @@ def story(client: OpenAI) -> None:
 
 
 def ask(client: OpenAI, model: str, question: str) -> str:
-    """What a model answers."""
+    """The model's answer to the question."""
     answer = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": question}], temperature=0, max_tokens=24
     )

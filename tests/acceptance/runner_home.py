@@ -1,4 +1,4 @@
-"""A whole Onyx in a directory of its own: real runners, real ranks, and what tests do to them."""
+"""A home (ONYX_HOME) with real runners and ranks, and what tests do to them: start, hold, kill, wait."""
 
 import asyncio
 import hashlib
@@ -32,7 +32,7 @@ def settings(home: Path, **more: Any) -> Settings:
 
 
 def small_job(samples: int = 64, devices: int = 1, window: int = 8, **training: Any) -> JobSpec:
-    """A small job on onyx/tiny: enough updates to be killed between, and to be compared."""
+    """A small job on onyx/tiny, with enough updates to be killed in the middle."""
     texts = [f"the square of {n} is {n * n}, " * (1 + n % 5) for n in range(samples)]
     return job_spec(
         model="onyx/tiny",
@@ -44,14 +44,14 @@ def small_job(samples: int = 64, devices: int = 1, window: int = 8, **training: 
 
 
 class RunnerHome:
-    """A home with as many runners as a test starts."""
+    """A home, and the runners that the test has started for it."""
 
     def __init__(self, at: Settings) -> None:
         self.settings = at
         self.runners: list[subprocess.Popen[bytes]] = []
 
     def start_runner(self, **more: str) -> subprocess.Popen[bytes]:
-        """Another runner, with these settings changed."""
+        """Start another runner, with these settings changed."""
         changed = {f"ONYX_{name.upper()}": value for name, value in more.items()}
         changed["PYTHONPATH"] = os.pathsep.join([str(BRAKE), os.environ.get("PYTHONPATH", "")])
         self.settings.run_dir.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class RunnerHome:
         return (self.settings.run_dir / f"runner-{number}.log").read_text()
 
     def hold(self, *updates: int) -> None:
-        """From now on every job waits after these updates, until they are released."""
+        """Make every job wait after these updates until `release` is called."""
         for update in updates:
             (self.settings.home / f"brake-{update}").touch()
 
@@ -84,35 +84,35 @@ class RunnerHome:
             runner.wait()
 
     def run(self, story: Callable[[Home], Awaitable[Any]]) -> Any:
-        """Play a story against the store of this place."""
+        """Run a test's coroutine with this home opened."""
 
-        async def play() -> Any:
+        async def run() -> Any:
             home = await Home.open(self.settings)
             try:
                 return await asyncio.wait_for(story(home), PATIENCE)
             finally:
                 await home.close()
 
-        return asyncio.run(play())
+        return asyncio.run(run())
 
     def ranks(self) -> list[psutil.Process]:
-        """The living ranks of all runners."""
+        """The running ranks of all runners."""
         return self.processes("onyx-rank")
 
     def processes(self, name: str) -> list[psutil.Process]:
-        """Those below the runners whose names begin so."""
+        """The runners' descendants whose names begin with `name`."""
         return [process for process in _children(self.runners) if _name(process).startswith(name)]
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended."""
+    """The processes that have not ended."""
     return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
-    except psutil.NoSuchProcess:  # it has ended since it was listed
+    except psutil.NoSuchProcess:  # it ended after it was listed
         return ""
 
 
@@ -128,7 +128,7 @@ def _children(runners: list[subprocess.Popen[bytes]]) -> list[psutil.Process]:
 
 @contextmanager
 def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHome]:
-    """A place with its runners started."""
+    """A home with its runners started; they are killed at the end."""
     share_planner_cache(home)
     it = RunnerHome(settings(home, **more))
     try:
@@ -140,7 +140,7 @@ def runner_home(home: Path, runners: int = 1, **more: Any) -> Iterator[RunnerHom
 
 
 async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
-    """A job for the runners that a test has started itself."""
+    """Create a job for the runners that the test has started. Home.submit would start another one."""
     from onyx.jobs.wakeup import wake_runner
 
     job = await home.store.jobs.create(spec, owner, JobKind.ACCUMULATION)
@@ -149,7 +149,7 @@ async def submit(home: Home, spec: JobSpec, owner: str = "tester") -> Job:
 
 
 async def until(home: Home, job_id: str, reached: Callable[[Job], bool]) -> Job:
-    """The job once it is as wanted."""
+    """Wait until the job fulfils the condition, and return it."""
     while True:
         job = await home.store.jobs.get(job_id)
         assert job is not None
@@ -166,7 +166,7 @@ async def finished(home: Home, job_id: str) -> Job:
 
 
 def fingerprint(home: Path, job_id: str) -> str:
-    """The published weights, to the bit."""
+    """A hash of the published weights: equal only if all bits are."""
     weights = sorted((home / "jobs" / job_id / "model").glob("*.safetensors"))
     assert weights
     return hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest()
@@ -178,6 +178,6 @@ async def gone(processes: list[psutil.Process]) -> None:
 
 
 async def reached(home: Home, job_id: str, update: int) -> None:
-    """Wait until the job has made this update. The store hears of one a second, metrics.csv of each."""
+    """Wait until the job has made this update. metrics.csv has every update; the store is written once a second."""
     rows = home.settings.job_dir(job_id) / "metrics.csv"
     await asyncio.to_thread(wait_for, lambda: len(read_rows(rows)) >= update, f"update {update}")

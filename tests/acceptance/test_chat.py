@@ -1,4 +1,4 @@
-"""Talking to models with OpenAI's own client, against a real service: before, during and after a training."""
+"""Chat with OpenAI's own client against a real service: before, during and after a training."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE, wait_for
 MESSAGES: Any = [{"role": "system", "content": "You know squares."}, {"role": "user", "content": "What is 3 squared?"}]
 ANSWER = "It is 9."
 MORE_THAN_THERE_IS = "4000GB"
-"""So that a training, while it runs, leaves no memory for anybody else."""
+"""Makes a running training take all memory, so that none is left for a model to try."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def client(server: ApiServer) -> Iterator[OpenAI]:
 
 
 def train(client: OpenAI, samples: int = 16, epochs: int = 40, batch: int = 8) -> str:
-    """A fine-tune that learns one answer by heart."""
+    """Start a fine-tune that learns one answer by heart, and return its id."""
     chat = [*MESSAGES, {"role": "assistant", "content": ANSWER}]
     data = "".join(json.dumps({"messages": chat}) + "\n" for _ in range(samples)).encode()
     file = client.files.create(file=("squares.jsonl", data), purpose="fine-tune")
@@ -54,7 +54,7 @@ def train(client: OpenAI, samples: int = 16, epochs: int = 40, batch: int = 8) -
 
 
 def reach(client: OpenAI, job: str, status: str) -> Any:
-    """The job once it has the status."""
+    """Wait until the job has the status, and return it."""
     found: list[Any] = []
 
     def reached() -> bool:
@@ -67,12 +67,12 @@ def reach(client: OpenAI, job: str, status: str) -> Any:
 
 
 def tries(server: ApiServer) -> list[psutil.Process]:
-    """The processes that hold a model to try."""
+    """The processes with a model that is being tried."""
     return children(server, "onyx-try")
 
 
 def children(server: ApiServer, name: str) -> list[psutil.Process]:
-    """What the runner has started under that name."""
+    """The runner's descendants with this name."""
     found = [
         child for pid in runners_of(server.settings.home) for child in psutil.Process(pid).children(recursive=True)
     ]
@@ -138,7 +138,7 @@ def test_a_queue_has_an_end(server: ApiServer, client: OpenAI) -> None:
                 await asyncio.wait(waiting)
 
         asyncio.run(story())
-    # All have hung up: their answers are not written, and the next is not made to wait for them.
+    # All clients have disconnected: no answer is generated for them, and the next request does not wait.
     client.chat.completions.create(model="onyx/tiny", messages=MESSAGES, max_tokens=1)
 
 
@@ -166,15 +166,15 @@ def test_a_killed_process_costs_a_retry(server: ApiServer) -> None:
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[ApiServer]:
-    """With a model that needs much for a long answer, and room beside a training."""
+    """A service with a model that needs much memory for a long answer, and with memory left beside a training."""
     make_wide(tmp_path).rename(tmp_path / "models" / "wide")
     with api_server(tmp_path / "home", model_root=tmp_path / "models", cpu_memory="1GB") as it:
         yield it
 
 
 def test_running_out_of_memory_costs_that_answer_only(narrow: ApiServer) -> None:
-    """The limit is real: so the client is told, the training goes on, and the next question is answered."""
-    hello = [{"role": "user", "content": "hello"}]  # to which it says what can be read
+    """The memory limit is real: the client gets an error, the training goes on, the next request is answered."""
+    hello = [{"role": "user", "content": "hello"}]  # the model's answer to it is printable
     short: Any = {"model": "wide", "messages": hello, "temperature": 0, "max_tokens": 4}
     long = short | {"max_tokens": 1000}
     with client_of(narrow) as client:
@@ -209,7 +209,7 @@ def test_running_out_of_memory_costs_that_answer_only(narrow: ApiServer) -> None
 
 
 def test_a_training_comes_first(server: ApiServer, client: OpenAI) -> None:
-    """The model that is being tried goes when the memory is lent, and none comes until it is given back."""
+    """A model that is being tried is unloaded when a training starts, and none is loaded until the training ends."""
     ask: Any = {"model": "onyx/tiny", "messages": MESSAGES, "max_tokens": 1}
     client.chat.completions.create(**ask)
     before = tries(server)

@@ -1,4 +1,4 @@
-"""What `make demo` runs, on the model that is always there."""
+"""What `make demo` runs, on onyx/tiny, which needs no download."""
 
 import signal
 import subprocess

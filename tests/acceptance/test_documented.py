@@ -1,4 +1,4 @@
-"""Document 002's curl commands, run by curl, as they are printed, against a real service."""
+"""Document 002's curl commands, run by curl as they are printed, against a real service."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 def curl(server: ApiServer, title: str, *changes: tuple[str, str]) -> tuple[int, Any]:
-    """Run the documented command, and say with which status and answer it ended."""
+    """Run the documented command, and return the status and the answer."""
     command = COMMANDS[title].replace("\\\n", " ").replace("localhost:8000", f"localhost:{server.port}")
     for old, new in changes:
         assert old in command

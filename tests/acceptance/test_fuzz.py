@@ -1,7 +1,7 @@
-"""Schemathesis over the whole OpenAPI: what fits the schema, what does not, and one request after the other.
+"""Schemathesis over the whole OpenAPI schema: valid requests, invalid requests, and sequences of requests.
 
-No 5xx, no status that is not declared, no answer that does not fit its schema, no hang. Nothing trains, since there is
-no runner; and nobody may plan, so that no request starts a process: what would be planned is a 429.
+No 5xx, no undeclared status, no answer that violates its schema, no hang. Nothing trains, because there is no runner;
+planning is limited to zero requests (429), so that no request starts a process.
 """
 
 import copy
@@ -45,13 +45,13 @@ LIMITS: dict[str, Any] = {
     "open_jobs_per_owner": 1_000_000,
 }
 SECONDS = PATIENCE
-"""No request may take longer."""
+"""The longest that a request may take."""
 
 WITH_ID = {"training_id": "$response.body#/training_id"}
 
 
 def linked(schema: dict[str, Any]) -> dict[str, Any]:
-    """What makes an id and what takes one, with links from the one to the others."""
+    """The schema of the operations that make or take a training id, with links from the former to the latter."""
     paths = {path: each for path, each in schema["paths"].items() if "{training_id}" in path or path == f"{AT}/config"}
     schema = copy.deepcopy(schema | {"paths": paths})
     targets = [each for path, methods in paths.items() if "{" in path for each in methods.values()]
@@ -68,7 +68,7 @@ AnyCase = Case[Any]
 
 
 class Session(requests.Session):
-    """Nobody waits for more than a moment, nor for a stream that ends when a training does."""
+    """Requests with a time-out, also for streams, and without redirects."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         return super().send(request, **options | {"timeout": SECONDS, "allow_redirects": False})
@@ -87,7 +87,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServe
 
 
 def waits(asked: Any) -> bool:
-    """Whether the service would wait for that long. What it must refuse is sent as it is."""
+    """Whether the service would accept this `wait`. Values that it must refuse are sent unchanged."""
     try:
         return 0 <= float(asked) <= 3600
     except (TypeError, ValueError):
@@ -103,11 +103,11 @@ def call(case: AnyCase, service: tuple[ApiServer, Session], checks: list[Callabl
 
 
 def fuzz(label: str, mode: GenerationMode, service: tuple[ApiServer, Session], examples: int) -> int:
-    """How many requests were sent, each of them checked."""
+    """Send generated requests, check each answer, and return how many were sent."""
     sent = 0
-    strict = mode is GenerationMode.NEGATIVE and OPERATIONS[label].body  # a query may say more than anybody reads
+    strict = mode is GenerationMode.NEGATIVE and OPERATIONS[label].body  # unknown query parameters are ignored
     checks = CHECKS + ([negative_data_rejection] if strict else [])
-    if label == "GET /readyz":  # without a runner it is not ready, and 503 is how it says so
+    if label == "GET /readyz":  # without a runner it answers 503
         checks.remove(not_a_server_error)
 
     @given(case=OPERATIONS[label].as_strategy(generation_mode=mode))
@@ -117,7 +117,7 @@ def fuzz(label: str, mode: GenerationMode, service: tuple[ApiServer, Session], e
         sent += 1
         call(case, service, checks)
 
-    with suppress(Unsatisfiable):  # what takes nothing cannot be given the wrong thing
+    with suppress(Unsatisfiable):  # an operation without input has no invalid requests
         requests_of()
     return sent
 
@@ -138,16 +138,18 @@ def test_the_same_in_thousands(label: str, mode: GenerationMode, service: tuple[
 
 
 def run_in_order(service: tuple[ApiServer, Session], number: int, steps: int) -> int:
-    """How many requests a few stories came to. They are the same for the same number, but which step is possible
-    depends on what the service answered, so Hypothesis may find that it cannot repeat one; that ends these stories, and
-    is nothing against the service."""
+    """Run sequences of requests, and return how many requests were sent.
+
+    The same `number` gives the same sequences. The next request depends on the service's answers, so Hypothesis may
+    find that it cannot repeat a sequence. That ends these sequences, and is no failure of the service.
+    """
     running, session = service
     sent = 0
     machine = STORIES.as_state_machine()
 
     class Story(machine):  # type: ignore[misc, valid-type]
         def setup(self) -> None:
-            """Every other time the story is one of a training, and not of a stored config."""
+            """For odd numbers the sequence is about a training, for even ones about a stored config."""
             made = session.post(f"{running.url}{AT}/training/with-accumulation", json=BODY) if number % 2 else None
             self.job = made.json()["training_id"] if made else None
 

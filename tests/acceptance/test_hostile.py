@@ -1,7 +1,6 @@
-"""Hostile input against a real server process: each a 4xx with a sentence, memory flat, service up.
+"""Hostile input against a real server process: each answer is a 4xx with a message, memory stays flat, the service up.
 
-Holes of peers that must not come back, and where they are shut:
-
+Vulnerabilities of similar projects, and the tests that show that Onyx does not have them:
 - CVE-2024-52803, a shell run with the user's output_dir: test_no_word_of_a_user_is_run, test_unknown_words_are_refused
 - CVE-2025-53002, torch.load of a user's path: test_nothing_is_unpickled (and tests/training/models)
 - CVE-2026-58116, trust_remote_code through the model's path: test_remote_code_cannot_be_asked_for
@@ -31,12 +30,12 @@ MIB = 2**20
 TRAIN = f"{AT}/training/with-accumulation"
 JSON = {"Content-Type": "application/json"}
 SECONDS = PATIENCE
-"""Every answer comes within them, whatever was sent."""
+"""The longest that an answer may take, for any input."""
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One for all: whatever a test sends, the next finds it up."""
+    """One server for all tests: it must survive the input of each."""
     home: Path = tmp_path_factory.mktemp("hostile") / "home"
     root = home.parent / "data"
     root.mkdir()
@@ -54,7 +53,7 @@ def client(running: ApiServer) -> Iterator[httpx.Client]:
 
 
 def sentence(answer: httpx.Response) -> str:
-    """The answer to something hostile."""
+    """The error message of the answer, after checking that it is a short 4xx without a traceback."""
     assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:500])
     detail = answer.json()["detail"]
     assert isinstance(detail, str)
@@ -86,7 +85,7 @@ def test_a_gigabyte_in_chunks_is_left_while_it_comes(running: ApiServer, client:
                 wire.sendall(b"%x\r\n%s\r\n" % (len(part), part))
                 sent += len(part)
         except (ConnectionError, TimeoutError):
-            pass  # it has hung up, as it should
+            pass  # the server has closed the connection, as it should
     assert sent < 128 * MIB
     assert running.memory - before < 128 * MIB
 
@@ -161,12 +160,12 @@ WRONG: list[Any] = [None, True, -1, 0, 1.5, 10**30, "", "\x00", [], [[]], {}, {"
 def test_wrong_types_and_sizes_in_every_field(client: httpx.Client, field: str) -> None:
     for value in WRONG:
         answer = client.post(TRAIN, json=BODY | {"training_config": {"epochs": 1}, field: value})
-        if answer.status_code != 202:  # null is fine where a field may be left out, and 0 is a user's number like any
+        if answer.status_code != 202:  # null is valid for an optional field, and 0 is a valid user_id
             sentence(answer)
 
 
 def strings(schema: dict[str, Any], shapes: dict[str, Any]) -> Iterator[list[str]]:
-    """Where a body can hold a text of the user's own: paths of keys."""
+    """Where a body can hold any string: paths of keys."""
     if "$ref" in schema:
         schema = shapes[schema["$ref"].rsplit("/", 1)[1]]
     for each in schema.get("anyOf", []):
@@ -207,7 +206,7 @@ TRAVERSAL = [
 
 
 def test_traversal_in_every_string_of_every_body(client: httpx.Client) -> None:
-    """Nothing of the host comes back, whichever field it was asked for by."""
+    """No field of a body makes the service return a file of the host."""
     schema = client.get("/openapi.json").json()
     shapes, tried = schema["components"]["schemas"], 0
     for path, methods in schema["paths"].items():
@@ -267,7 +266,7 @@ def test_a_forged_peer_opens_no_door_to_a_web_page(client: httpx.Client, forged:
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
-    """From another address of this host, which is no loopback address, nobody is served without a key."""
+    """A client that does not come from a loopback address is refused without a key."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -296,7 +295,7 @@ def library() -> Iterator[tuple[Path, ast.AST]]:
 
 
 def test_no_word_of_a_user_is_run() -> None:
-    """No shell, no eval, no code of a model unless the operator has named it."""
+    """No shell, no eval, and no code of a model that the operator has not named."""
     for path, node in library():
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             assert (node.arg, node.value.value) not in (("shell", True), ("trust_remote_code", True)), path
@@ -318,6 +317,6 @@ def test_nothing_is_unpickled() -> None:
 
 
 def test_there_is_no_default_secret(tmp_path: Path) -> None:
-    """Keys are random and made by an operator; no setting holds one."""
+    """Keys are random and created by the operator; no setting has a default secret."""
     fresh = json.loads(Settings(home=tmp_path).model_dump_json())
     assert not [name for name, value in fresh.items() if re.search("secret|token$|password|key", name) and value]

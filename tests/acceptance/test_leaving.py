@@ -1,4 +1,4 @@
-"""Who is no longer there, or no longer welcome, holds nothing: streams and waits end by themselves."""
+"""Streams and waits of a client that has disconnected, or whose key was revoked, end by themselves."""
 
 import json
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from tests.waiting import PATIENCE, wait_for
 TRAIN = f"{AT}/training/with-accumulation"
 STREAM = {"Accept": "text/event-stream"}
 WAIT = "3600"
-"""Seconds: longer than anybody waits here."""
+"""Seconds: longer than any test waits."""
 
 OWNERS = ("ann", "bob", "eve")
 
 
 @dataclass
 class Door:
-    """A server, and two keys of each owner. Each key has one place to wait in."""
+    """A server with two keys per owner. Each key may have one stream or wait at a time."""
 
     server: ApiServer
     keys: dict[str, list[tuple[str, dict[str, str]]]]
@@ -36,14 +36,14 @@ class Door:
         assert at_home(self.server.settings, lambda home: home.store.keys.revoke(key_id))
 
     def noted(self, **wanted: object) -> list[dict[str, object]]:
-        """Lines of the audit log."""
+        """The lines of the audit log that have these values."""
         lines = map(json.loads, (self.server.settings.home / "audit.jsonl").read_text().splitlines())
         return [line for line in lines if all(line[name] == value for name, value in wanted.items())]
 
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """Nobody works on its jobs: whatever ends here was not ended by its job."""
+    """A server without a runner: no stream or wait ends because its job ends."""
     home: Path = tmp_path_factory.mktemp("leaving") / "home"
     keys = {owner: [make_key(settings(home), owner) for _ in range(2)] for owner in OWNERS}
     with api_server(home, embedded_runner=False, streams_per_caller=1) as server:
@@ -51,7 +51,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 def is_waiting(client: httpx.Client) -> bool:
-    """Whether this key's one place is taken: then even a wait of no time, which takes it from nobody, is refused."""
+    """Whether a stream or wait of this key is open. Then another one, even of no time, is refused."""
     answer = client.post(TRAIN, params={"wait": "0"}, json=BODY)
     assert answer.status_code in (202, 429), answer.text
     return answer.status_code == 429
@@ -87,7 +87,7 @@ def test_a_revoked_key_ends_its_wait(door: Door) -> None:
 
 
 def test_a_wait_notices_that_its_client_has_gone(door: Door) -> None:
-    """Its place is free again and its line is in the audit log, long before the time is over."""
+    """The key's place is free again, and the audit log has the request, long before the wait would have ended."""
     (key_id, eve), _ = door.keys["eve"]
     body = json.dumps(BODY).encode()
     head = f"POST {TRAIN}?wait={WAIT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {eve['Authorization']}\r\n"

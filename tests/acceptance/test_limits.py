@@ -1,4 +1,4 @@
-"""What a runner does about jobs that take too long, hang, ask for what the host has not, or need several devices."""
+"""Jobs that take too long, hang, need what the host does not have, or need several devices."""
 
 import asyncio
 import json
@@ -22,13 +22,13 @@ LONG = {"samples": 400, "epochs": 100}
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerHome]:
-    """Two devices. Every test leaves one runner alive."""
+    """A home with two devices. Every test leaves one runner running."""
     with runner_home(tmp_path_factory.mktemp("limits"), cpu_devices=2, stranded_seconds=2.0) as it:
         yield it
 
 
 def fails(it: RunnerHome, spec: JobSpec, *, stop_ranks: bool = False) -> Job:
-    """A job that must fail at its first attempt, and leave no rank and no device behind."""
+    """Run a job that must fail at its first attempt, and leave no rank running and no device lent."""
 
     async def story(home: Home) -> Job:
         job = await submit(home, spec)
@@ -56,7 +56,7 @@ def test_the_time_limit_ends_a_job(shared: RunnerHome) -> None:
 
 
 def test_a_job_without_progress_is_stuck(tmp_path: Path) -> None:
-    """With a runner of its own that notices soon: on a busy machine other jobs may make no progress for as long."""
+    """Its own runner has a short limit: on a busy machine other jobs might make no progress for that long."""
     with runner_home(tmp_path, cpu_devices=2, stuck_seconds=5.0) as it:
         job = fails(it, small_job(**LONG), stop_ranks=True)
     assert job.error is not None
@@ -103,7 +103,7 @@ def test_bf16_on_a_cpu_trains_or_says_why_not(shared: RunnerHome, monkeypatch: p
 
 
 def test_a_job_whose_devices_are_gone_is_planned_anew(shared: RunnerHome) -> None:
-    """The operator gives the CPU less memory: that is another device, and the stored plan is not for it."""
+    """With less memory the CPU is another device, for which the stored plan is not valid."""
 
     async def story(home: Home) -> Job:
         shared.hold(8)

@@ -1,4 +1,4 @@
-"""Kill anything: the job ends all the same, and its weights are the same bits."""
+"""Kill ranks, runners or the database: the job still ends, and its weights are the same to the bit."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ import pytest
 from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.home import Home
 from onyx.jobs.models import Job
-from onyx.jobs.runner.lease_keeper import retry_until_available
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.status import JobStatus, Outcome
 from tests.acceptance.runner_home import (
     RunnerHome,
@@ -30,7 +30,7 @@ SPEC = small_job(samples=160, epochs=2)
 """40 updates, a checkpoint every 5."""
 
 MOMENTS = range(6, 36)
-"""Updates after which something is killed: with a checkpoint before, and some way to go."""
+"""Updates after which something is killed: there is a checkpoint before, and enough to do afterwards."""
 
 
 Kill = Callable[[RunnerHome], Awaitable[None]]
@@ -42,7 +42,7 @@ async def plain(home: Home) -> Job:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerHome]:
-    """A place for all tests that leave it with one runner alive: starting one costs more than a job."""
+    """A home for all tests that leave one runner running: starting a runner takes longer than a job."""
     with runner_home(tmp_path_factory.mktemp("shared"), lease_seconds=4.0) as it:
         yield it
 
@@ -73,7 +73,7 @@ async def kill_ranks(it: RunnerHome) -> None:
 
 
 async def kill_runner(it: RunnerHome) -> None:
-    """And start another one, as whoever watches over it would."""
+    """Kill the runner and start another one, as an operator's process supervisor would."""
     runner, ranks = it.runners[-1], it.ranks()
     runner.kill()
     runner.wait()
@@ -82,7 +82,7 @@ async def kill_runner(it: RunnerHome) -> None:
 
 
 def disturbed(it: RunnerHome, plan: list[tuple[int, Kill]]) -> str:
-    """The fingerprint of a job at which something was killed after so many updates, as often as planned."""
+    """The fingerprint of a job during which the planned kills happened after the planned updates."""
 
     async def story(home: Home) -> Job:
         it.hold(*(moment for moment, _ in plan))
@@ -182,20 +182,20 @@ def test_sigterm_saves_and_requeues(shared: RunnerHome, undisturbed: str) -> Non
 
 
 async def stop_between_writes(home: Home, runner: subprocess.Popen[bytes]) -> None:
-    """Stop a process, but not inside of a transaction: SQLite would wait for it as long as it is stopped."""
+    """Stop a process outside of a transaction: otherwise SQLite would wait for it as long as it is stopped."""
     while True:
         runner.send_signal(signal.SIGSTOP)
         try:
             await home.store.home_marker()
         except StoreUnavailableError:
             runner.send_signal(signal.SIGCONT)
-            await retry_until_available(home.store.home_marker)  # let it end what it was writing
+            await retry_until_available(home.store.home_marker)  # let it finish its transaction
         else:
             return
 
 
 def test_a_zombie_writes_nothing_and_says_so(shared: RunnerHome, undisturbed: str) -> None:
-    """A runner is stopped until its lease is gone; another finishes the job; then the first wakes up."""
+    """A runner is stopped until its lease has expired, another finishes the job, and the first continues."""
 
     async def story(home: Home) -> Job:
         shared.hold(7)

@@ -1,5 +1,8 @@
-"""OpenAI's own client, unmodified, against a real server with a real runner. Answers are validated strictly, except
-where a job may be paused: the client's list of states has no such word, though its documentation does."""
+"""OpenAI's own client, unmodified, against a real server with a real runner.
+
+Answers are validated strictly, except where a job may be paused: the client's enum of states lacks `paused`, though its
+documentation has it.
+"""
 
 import asyncio
 import collections
@@ -157,7 +160,7 @@ def test_a_killed_server_costs_retries_and_nothing_else(onyx: ApiServer) -> None
 
 
 class Deadly(httpx2.HTTPTransport):
-    """Kills the server before each of these requests, which meets nobody; a moment later it starts again."""
+    """Kills the server before each of these requests, so that it cannot connect, and restarts it a moment later."""
 
     def __init__(self, onyx: ApiServer, *steps: str) -> None:
         super().__init__()
@@ -226,7 +229,7 @@ def test_a_running_job_says_when_it_will_be_done(client: OpenAI) -> None:
 
 
 class Deaf(httpx2.HTTPTransport):
-    """Loses the answer to the first job that is made."""
+    """Loses the answer to the first request that creates a job."""
 
     lost: str | None = None
 
@@ -260,7 +263,7 @@ def test_a_lost_answer_makes_no_second_job(onyx: ApiServer) -> None:
 
 
 class Receiver(HTTPServer):
-    """Somebody's web hook: busy the first time."""
+    """A webhook receiver that answers 503 the first time."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Hook)
@@ -280,7 +283,7 @@ class Hook(BaseHTTPRequestHandler):
             self.server.event.set()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Not on the terminal."""
+        """Writes nothing to stderr."""
 
 
 def test_bad_data_fails_with_its_lines_and_the_webhook_tells(client: OpenAI) -> None:
@@ -330,7 +333,7 @@ def test_both_apis_show_the_same_jobs(onyx: ApiServer, client: OpenAI) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, dict[str, str]]]:
-    """With keys and tight limits; nobody works here."""
+    """A server with keys and tight limits, and without a runner."""
     home = tmp_path_factory.mktemp("guarded") / "home"
     limits: dict[str, Any] = {"upload_bytes": 65536, "rate_limit": "40/minute", "open_jobs_per_owner": 1}
     with api_server(home, embedded_runner=False, **limits) as it:

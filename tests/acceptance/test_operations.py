@@ -1,4 +1,4 @@
-"""What an operator relies on: nothing of a job stays on its devices, old files go by themselves, jobs wait for room."""
+"""What an operator relies on: ended jobs free their devices, old files are removed, a full disk makes jobs wait."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 
 def test_ranks_and_working_files_are_gone_after_a_job(tmp_path: Path) -> None:
-    """A rank's memory, on the CPU or a card, is cleared because its process is gone."""
+    """A rank's memory, on the CPU or a GPU, is freed because its process ends."""
     with runner_home(tmp_path, keep_working_days=0, housekeeping_seconds=0.2) as it:
 
         async def story(home: Home) -> None:

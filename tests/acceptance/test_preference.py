@@ -1,4 +1,4 @@
-"""Direct preference optimisation as a user has it: pairs in, an adapter out that prefers what was preferred."""
+"""Direct preference optimisation: from pairs of answers to an adapter that prefers the preferred ones."""
 
 from pathlib import Path
 from typing import Any

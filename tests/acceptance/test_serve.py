@@ -1,4 +1,4 @@
-"""`onyx serve`: ready at once, never open by accident, and leaving without losing anything."""
+"""`onyx serve`: starts quickly, is never open to other hosts by accident, and stops without losing anything."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def listen(url: str, begun: threading.Event, ended: threading.Event) -> None:
 
 
 class Heard:
-    """A view that keeps what it was shown."""
+    """A view that records what it is given."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []

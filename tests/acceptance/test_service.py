@@ -1,4 +1,4 @@
-"""Document 002's service: it really fine-tunes, in processes of its own, with no configuration but a home."""
+"""Document 002's service class: it fine-tunes in processes of its own, configured with nothing but a home."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ TEXTS = [f"the square of {n} is {n * n}" for n in range(40)]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: the first service starts a runner, and the others find it."""
+    """One home for all tests: the first service starts a runner, which the others use."""
     home = tmp_path_factory.mktemp("service")
     share_planner_cache(home)
     return home
@@ -126,7 +126,7 @@ def test_a_runner_that_is_killed_is_replaced_while_a_process_waits(home: Path) -
 
 
 def attempts(home: Path) -> set[Path]:
-    """What attempts have said so far."""
+    """The event files of all attempts so far."""
     return set((home / "jobs").glob("*/attempts/*/events.jsonl"))
 
 

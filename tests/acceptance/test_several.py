@@ -1,4 +1,4 @@
-"""Several owners, several runners, a database that goes away."""
+"""Several owners, several runners, and a database that stops for a while."""
 
 import asyncio
 import collections
@@ -31,7 +31,7 @@ def two_runners(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServ
 
 
 async def all_jobs(home: Home, count: int, owners: int) -> None:
-    """Make jobs of several owners, wait for all, and see that each ran once and nobody waited for one owner's pile."""
+    """Run jobs of several owners: each runs once, and no owner waits for all jobs of another."""
     jobs = [
         await submit(home, small_job(samples=8, epochs=1, seed=number), owner=f"owner {number % owners}")
         for number in range(count)
@@ -64,7 +64,7 @@ def test_two_runners_share_a_queue_on_postgresql(two_runners: RunnerHome) -> Non
 
 
 def test_a_database_that_is_away_costs_nothing(two_runners: RunnerHome, postgres: PostgresServer) -> None:
-    """Stopped in the middle of a job, for twice the lease: it ends well, with every event."""
+    """The database is stopped in the middle of a job, for twice the lease: the job succeeds, with every event."""
 
     async def story(home: Home) -> str:
         two_runners.hold(20, 30)
@@ -72,12 +72,12 @@ def test_a_database_that_is_away_costs_nothing(two_runners: RunnerHome, postgres
         await reached(home, job.id, 20)
         await asyncio.to_thread(postgres.stop)
         two_runners.release(20)
-        await asyncio.sleep(2 * two_runners.settings.lease_seconds)  # what is tested is that this may take long
-        await reached(home, job.id, 30)  # it has gone on meanwhile
+        await asyncio.sleep(2 * two_runners.settings.lease_seconds)  # the outage itself is what is tested
+        await reached(home, job.id, 30)  # the job has gone on meanwhile
         await asyncio.to_thread(postgres.start)
         two_runners.release(30)
         done = await finished(home, job.id)
-        assert done.attempt == 2  # one to prepare, one to train: nobody took it away
+        assert done.attempt == 2  # one to prepare, one to train: no other runner took it over
         events = await home.store.events.list(job.id, limit=1000)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         written = home.settings.job_dir(job.id) / "attempts" / "2" / "events.jsonl"

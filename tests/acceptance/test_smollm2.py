@@ -1,4 +1,4 @@
-"""A real pretrained model learns a small chat set: slow, and without any hub."""
+"""A real pretrained model learns a small set of chats: slow, and without a hub."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_lora_on_smollm2_answers_as_taught(tmp_path: Path, monkeypatch: pytest.M
 
 
 def answer_of(home: Path, job: Job, question: str) -> str:
-    """What the published adapter says, loaded as anybody would."""
+    """The published adapter's answer, loaded with transformers and peft alone."""
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 

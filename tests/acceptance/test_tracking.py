@@ -1,4 +1,4 @@
-"""A job that is tracked in W&B ends as one that is not, however W&B behaves."""
+"""A job that is tracked in W&B has the same result as one that is not, even if W&B crashes or hangs."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def init(project, **given):
     time.sleep(600)
 """
 GRACE = 600.0
-"""Seconds that a runner lets a tracker end by itself: longer than these tests take."""
+"""Seconds that a runner gives a tracker to end by itself: longer than these tests take."""
 
 
 async def _story(home: Home) -> list[tuple[str, list[str]]]:
@@ -62,7 +62,7 @@ def test_a_tracker_that_crashes_or_hangs_costs_a_job_nothing(tmp_path: Path, mon
 
 
 def _leaves_in_time(it: RunnerHome) -> None:
-    """A runner that is told to stop kills the one that still hangs."""
+    """A runner that is stopped kills a tracker that hangs."""
     (runner,) = it.runners
     runner.terminate()
     assert runner.wait(GRACE / 3) == 0

@@ -1,4 +1,4 @@
-"""A training's whole life over HTTP: made, followed, changed, stopped, gone on with, fetched, deleted."""
+"""Trainings over HTTP: create, follow, reconfigure, pause, resume, cancel, download, delete."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def body(**more: Any) -> dict[str, Any]:
 
 
 def long(**training: Any) -> dict[str, Any]:
-    """A training that is still under way when a test looks at it."""
+    """The body of a training that is still running when a test looks at it."""
     return body(training_config={"epochs": 400, "save_every_updates": 5} | training)
 
 
@@ -67,7 +67,7 @@ def until(http: httpx.Client, training_id: str, **wanted: Any) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def done(http: httpx.Client) -> dict[str, Any]:
-    """A training that has ended well."""
+    """A training that has succeeded."""
     answer = http.post("/training/with-accumulation?wait=240", json=body())
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
@@ -146,7 +146,7 @@ def test_logs_keep_the_hosts_paths_to_themselves(http: httpx.Client, server: Api
 
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_no_answer_tells_a_path_of_the_host(http: httpx.Client, server: ApiServer, method: str) -> None:
-    """All that both APIs say of a training that ended well, but for model_path, and all that they give away."""
+    """Every GET route of both APIs, for a succeeded training. Only `model_path` may contain a path of the host."""
     training_id = make(http, body(training_config={"epochs": 1, "method": method}), wait=60)["training_id"]
     schema = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     looks = [path for path, methods in schema.items() if "get" in methods and not path.endswith("{file_id}")]

@@ -1,4 +1,4 @@
-"""What exactness tests share: ragged batches, a small model, one big-batch gradient to compare with."""
+"""Helpers for tests of exactness: ragged batches, a small model, the weights after training on big batches."""
 
 import copy
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
-"""Largest norm of the difference over the norm."""
+"""Largest allowed relative difference, as norm of the difference over norm."""
 
 ragged_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=20)
 dtypes = st.sampled_from([torch.float32, torch.float64])

@@ -12,24 +12,24 @@ from torch.multiprocessing.spawn import start_processes
 
 
 def run_ranks(work: Callable[[int, int], None], world_size: int = 2) -> None:
-    """Run `work(rank, world_size)` in that many processes. A failed assertion in one of them fails the test."""
-    # A server that has torch imported forks each rank: a start costs milliseconds, and no thread is forked along.
+    """Run `work(rank, world_size)` in `world_size` processes. A failed assertion in one of them fails the test."""
+    # A fork server with torch imported forks each rank: a start takes milliseconds, and the server has no threads.
     multiprocessing.set_forkserver_preload(["torch.distributed", "torch.nn.parallel", "hypothesis"])
     with tempfile.TemporaryDirectory() as folder:
         start_processes(
             _rank,
-            args=(work, world_size, Path(folder) / "meeting"),
+            args=(work, world_size, Path(folder) / "rendezvous"),
             nprocs=world_size,
             start_method="forkserver",
         )
 
 
-def _rank(rank: int, work: Callable[[int, int], None], world_size: int, meeting: Path) -> None:
+def _rank(rank: int, work: Callable[[int, int], None], world_size: int, rendezvous: Path) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo",
-        init_method=f"file://{meeting}",
+        init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=60),

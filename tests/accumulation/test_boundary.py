@@ -109,7 +109,7 @@ def test_half_precision_stays_within_its_own_error() -> None:
 
 
 def test_gradients_live_in_grad_only() -> None:
-    """Between micro-batches nothing but `.grad` grows: the same storage takes every contribution."""
+    """Every contribution is added to the same storage, that of `.grad`; the window holds no tensor."""
     layer = nn.Linear(2, 1)
     window = Window(length=3)
     window.take(layer(torch.ones(1, 2)).sum()).backward()

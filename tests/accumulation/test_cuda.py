@@ -1,4 +1,4 @@
-"""What only a GPU can show. docs/architecture.md lists it."""
+"""Tests that need a GPU; docs/architecture.md lists them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available()
 Take = Callable[[torch.Tensor], Any]
 
 
-def engine_face(model: nn.Module, optimizer: AdamW) -> Take:
+def engine_interface(model: nn.Module, optimizer: AdamW) -> Take:
     accumulator = engine.GradientAccumulator(optimizer, accumulation_steps=100)
     return lambda loss: accumulator.accumulate(loss, model)
 
 
-def ads_face(model: nn.Module, optimizer: AdamW) -> Take:
+def ads_interface(model: nn.Module, optimizer: AdamW) -> Take:
     accumulator = GradientAccumulator(GradientAccumulationConfig(accumulation_steps=100))
     weight = torch.tensor(3.0, device="cuda")
     return lambda loss: accumulator.accumulate_gradients(loss, model, optimizer, weight=weight)
 
 
-def system_face(model: nn.Module, optimizer: AdamW) -> Take:
+def system_interface(model: nn.Module, optimizer: AdamW) -> Take:
     accumulator = system.GradientAccumulator(
         system.GradientAccumulationConfig(accumulation_steps=100, memory_monitoring=False)
     )
@@ -36,7 +36,7 @@ def system_face(model: nn.Module, optimizer: AdamW) -> Take:
     return accumulator.accumulate_gradients
 
 
-@pytest.mark.parametrize("make", [engine_face, ads_face, system_face])
+@pytest.mark.parametrize("make", [engine_interface, ads_interface, system_interface])
 def test_a_window_never_waits_for_the_device(make: Callable[[nn.Module, AdamW], Take]) -> None:
     model = nn.Linear(8, 8, device="cuda")
     take = make(model, AdamW(model.parameters()))

@@ -103,7 +103,7 @@ def engine_without_the_context_is_exact_too(rank: int, world_size: int) -> None:
 
 
 def engine_ending_a_window_inside_no_sync_still_exchanges(rank: int, world_size: int) -> None:
-    """The context was not told that this batch is the last: the boundary makes up for it."""
+    """The context does not know that this batch is the last, so the exchange happens at the end of the window."""
     everything, mine = rank_batches(rank, world_size, 2)
     counted = Counted()
     accumulator = engine.GradientAccumulator(SGD(counted.model.parameters(), lr=0.1), 4, max_grad_norm=None)
@@ -143,14 +143,14 @@ def sync_gradients_off_exchanges_every_time(rank: int, world_size: int) -> None:
         assert difference(flat(counted.model), expected_weights(everything, [8])) < 1e-6
 
 
-class SomebodysTrainer:
+class UserTrainer:
     def __init__(self, model: Module) -> None:
         self.model = model
         self.accumulator: GradientAccumulator | None = None
 
 
 def a_trainer_is_wrapped() -> None:
-    trainer = integrate_with_distributed(SomebodysTrainer(make_model()), GradientAccumulationConfig())
+    trainer = integrate_with_distributed(UserTrainer(make_model()), GradientAccumulationConfig())
     assert isinstance(trainer.model, DistributedDataParallel)
     assert trainer.accumulator is not None
 
@@ -160,7 +160,7 @@ def test_ddp_over_two_processes() -> None:
 
 
 def test_models_are_equal_and_windows_cut_as_the_ranks_assume() -> None:
-    """The helpers above only mean something if copies of a model are equal and windows are cut as said."""
+    """What the helpers above rely on."""
     model = make_model()
     assert torch.equal(flat(model), flat(copy.deepcopy(make_model())))
     assert [len(window) for window in windows(make_batches([1] * 5), 2)] == [2, 2, 1]

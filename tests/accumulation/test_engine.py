@@ -24,9 +24,15 @@ from tests.accumulation.exact import (
     window_lengths,
 )
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Lightning warns when it is imported and when it runs
+    import lightning as pl
+
+lightning_warns = pytest.mark.filterwarnings("ignore")
+
 
 class Trainer:
-    """What Onyx looks at in a Lightning trainer, and no more."""
+    """The two attributes that Onyx reads of a Lightning trainer."""
 
     def __init__(self, accumulate_grad_batches: int | dict[int, int], global_step: int = 0) -> None:
         self.accumulate_grad_batches = accumulate_grad_batches
@@ -266,13 +272,6 @@ def test_a_damaged_state_is_refused_and_changes_nothing(change: dict[str, Any] |
     assert accumulator.total_steps == 4
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Lightning's own imports warn
-    import lightning as pl
-
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
 class Net(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
@@ -307,6 +306,7 @@ def make_trainer(folder: Path, batches: int) -> Any:
     )
 
 
+@lightning_warns
 def test_under_lightning_it_counts_the_steps_of_the_trainer(tmp_path: Path) -> None:
     net = Net()
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 2)), batch_size=8)
@@ -319,12 +319,14 @@ def test_under_lightning_it_counts_the_steps_of_the_trainer(tmp_path: Path) -> N
     assert net.accumulator.total_steps == 8
 
 
+@lightning_warns
 def test_a_real_conflict_is_detected(tmp_path: Path) -> None:
     layer = torch.nn.Linear(2, 1)
     with pytest.raises(ValueError, match="Gradient accumulation conflict detected!"):
         GradientAccumulator(torch.optim.SGD(layer.parameters()), 4, trainer=make_trainer(tmp_path, 4))
 
 
+@lightning_warns
 def test_it_accumulates_where_lightning_does_not(tmp_path: Path) -> None:
     layer = torch.nn.Linear(2, 1)
     accumulator = GradientAccumulator(torch.optim.SGD(layer.parameters()), 4, trainer=make_trainer(tmp_path, 1))

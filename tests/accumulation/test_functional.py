@@ -52,7 +52,7 @@ def relative_difference(found: Grads, wanted: Grads) -> float:
 def test_the_mean_over_equal_micro_batches_is_the_gradient_of_the_big_batch(
     dtype: torch.dtype, steps: int, taken: int, size: int, seed: int
 ) -> None:
-    """Also for a partial window (taken < steps), which is not shrunk, and an overlong one."""
+    """Also for a short window (taken < steps), whose mean is over what came, and for a long one."""
     torch.manual_seed(seed)
     weights, x = two_layers(dtype), torch.randn(taken * size, 5, dtype=dtype)
     window = accumulator(steps)
@@ -221,7 +221,7 @@ def test_no_graph_is_kept() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, np.float16])
 def test_half_precision_is_summed_in_float32(dtype: Any) -> None:
-    """In their own precision float16 stops counting ones at 2048, bfloat16 at 256."""
+    """In their own precision a sum of ones stops at 2048 in float16 and at 256 in bfloat16."""
     half = torch.ones(1, dtype=dtype) if isinstance(dtype, torch.dtype) else np.ones(1, dtype)
     window = accumulator(3000, normalize=False)
     for _ in range(3000):
@@ -282,7 +282,7 @@ def test_another_structure_or_leaf_is_refused_and_the_window_stays() -> None:
         window.accumulate({"a": 1.0})
     assert window.current_step == 1
     window.get_gradients()
-    window.accumulate({"b": torch.ones(1)})  # a new window may be about something else
+    window.accumulate({"b": torch.ones(1)})  # a new window may have another structure
 
 
 @pytest.mark.parametrize("grads", [None, 1.0, "grads", {"a": 1}, [torch.ones(1), torch.tensor([1])]])

@@ -72,7 +72,7 @@ def test_half_precision_is_summed_in_float32(dtype: str) -> None:
 
 
 def test_a_donated_array_was_copied_before() -> None:
-    """The caller may give its gradients away to a compiled function, which deletes them."""
+    """The caller may donate its gradients to a compiled function, which deletes them."""
     window, grads = accumulator(2), jnp.ones(3)
     window.accumulate([grads])
     grads.delete()
@@ -158,7 +158,7 @@ def test_check_overflow_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defect_the_documents_loop_and_the_right_one() -> None:
     scaler, tree, x = DynamicLossScaler(), weights(), jnp.ones((4, 5))
     true = gradients(tree, x)
-    wrong = scaler.unscale_gradients(gradients(tree, x))  # the loss that was differentiated had not been scaled
+    wrong = scaler.unscale_gradients(gradients(tree, x))  # the differentiated loss was not scaled
     right = scaler.unscale_gradients(jax.grad(lambda now: scaler.scale_loss(mean_loss(now, x)))(tree))
     assert relative_difference(jax.tree.map(lambda leaf: leaf * 32768, wrong), true) <= 1e-6
     assert relative_difference(right, true) <= 1e-6
@@ -169,10 +169,10 @@ def test_a_compiled_function_takes_the_scale_as_an_argument() -> None:
     scaler, tree, x = DynamicLossScaler(), weights(), jnp.ones((4, 5))
     true = gradients(tree, x)
     frozen = jax.jit(jax.grad(lambda now: scaler.scale_loss(mean_loss(now, x))))
-    given_it = jax.jit(jax.grad(lambda now, scale: mean_loss(now, x) * scale))
+    with_argument = jax.jit(jax.grad(lambda now, scale: mean_loss(now, x) * scale))
     frozen(tree)
     scaler.update_scale(True)
-    assert relative_difference(scaler.unscale_gradients(given_it(tree, scaler.scale)), true) <= 1e-6
+    assert relative_difference(scaler.unscale_gradients(with_argument(tree, scaler.scale)), true) <= 1e-6
     assert relative_difference(scaler.unscale_gradients(frozen(tree)), true) == pytest.approx(1.0)  # twice too large
 
 

@@ -10,7 +10,7 @@ from onyx.accumulation.engine import MetricsTracker
 
 
 class Wandb(SimpleNamespace):
-    """A module that records what it is asked to log."""
+    """A stand-in for the wandb module that records the calls of `log`."""
 
     def __init__(self, run: object = "a run") -> None:
         super().__init__(run=run, calls=[])

@@ -1,4 +1,4 @@
-"""The walk over gradient trees and what is done to a leaf."""
+"""Flattening gradient trees, and copying and checking leaves."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ trees = st.recursive(
 
 
 class HostReads(TorchDispatchMode):
-    """Counts how often the host asks the device for a value."""
+    """Counts how often the host reads a value from the device."""
 
     count = 0
 
@@ -146,7 +146,7 @@ def test_a_leaf_that_is_no_gradient_is_a_type_error_naming_its_place(leaf: Any, 
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, np.float16, np.float64]
 )
 def test_a_nan_or_inf_is_found_at_any_index(dtype: Any, bad: float) -> None:
-    for place in range(70):  # longer than a vector register, so that the tail is walked too
+    for place in range(70):  # longer than a vector register, so that the remainder is covered too
         leaf: Any = torch.ones(70, dtype=dtype) if isinstance(dtype, torch.dtype) else np.ones(70, dtype)
         assert all_finite([leaf])
         leaf[place] = bad

@@ -67,11 +67,11 @@ def test_one_micro_batch_is_plain_training_to_the_bit() -> None:
 
 def test_it_counts() -> None:
     window = Window(length=3)
-    asked = [window.next_is_last]
+    next_is_last = [window.next_is_last]
     for loss, weight in ((1.0, 2), (3.0, 4)):
         window.take(torch.tensor(loss), weight)
-        asked.append(window.next_is_last)
-    assert asked == [False, False, True]
+        next_is_last.append(window.next_is_last)
+    assert next_is_last == [False, False, True]
     assert (window.count, window.taken, window.losses) == (2, 6.0, 4.0)
     assert not window.full
 
@@ -145,7 +145,7 @@ def test_a_loss_is_one_number() -> None:
 
 
 def test_no_number_is_read_from_a_device_inside_a_window() -> None:
-    """The meta device has no values: whoever reads one fails."""
+    """The meta device has no values: reading one raises."""
     window = Window(length=4)
     for _ in range(3):
         contribution = window.take(torch.ones((), device="meta", requires_grad=True), torch.ones((), device="meta"))

@@ -1,4 +1,4 @@
-"""A service of its own for each test that asks for one."""
+"""A service for each test that uses the fixture `client`; `here` are its settings."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The service in this process, without a runner: what is asked is answered, and nothing trains."""
+"""The service inside of the test process, without a runner: requests are answered, but no job trains."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,38 +26,38 @@ def settings(home: Path, **more: Any) -> Settings:
     return Settings.model_validate({"home": home, "cpu_memory": "3GB", "embedded_runner": False} | more)
 
 
-_free: list[FastAPI] = []
+_unused_apps: list[FastAPI] = []
 
 
 @contextmanager
 def service(at: Settings) -> Iterator[TestClient]:
-    """A service on these settings, as create_app makes it.
+    """A running service with these settings, as `create_app` makes it.
 
-    Building its routes takes longer than most tests, so an app that is free is used again: what belongs to a service
-    is opened by its lifespan, on settings of its own.
+    Building the routes takes longer than most tests, so apps are used again, each time with a new context provider: the
+    lifespan opens all that belongs to one service.
     """
-    app = _free.pop() if _free else create_app()
+    app = _unused_apps.pop() if _unused_apps else create_app()
     vars(app.state.context_provider).update(vars(ContextProvider(at)))
     with TestClient(app) as client:
         yield client
-    _free.append(app)
+    _unused_apps.append(app)
 
 
 def at_home(at: Settings, story: Callable[[Home], Awaitable[T]]) -> T:
-    """Play a story against the store, as an operator's command would."""
+    """Run a coroutine function with the Home, as an operator's command would."""
 
-    async def play() -> T:
+    async def run() -> T:
         home = await Home.open(at)
         try:
             return await story(home)
         finally:
             await home.close()
 
-    return asyncio.run(play())
+    return asyncio.run(run())
 
 
 def make_key(at: Settings, owner: str, scope: Scope = Scope.USER) -> tuple[str, dict[str, str]]:
-    """A key's id, and the header that it opens doors with."""
+    """A new API key: its id, and the header that uses it."""
     key, secret = at_home(at, lambda home: home.store.keys.create(f"{owner}'s", owner, scope))
     return key.id, {"Authorization": f"Bearer {secret}"}
 
@@ -65,3 +66,15 @@ def make_job(client: TestClient, headers: dict[str, str] | None = None, **more: 
     answer = client.post(f"{AT}/training/with-accumulation", json=BODY | more, headers=headers)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["training_id"])
+
+
+def database_threads() -> set[threading.Thread]:
+    """The threads of open SQLite connections: aiosqlite has one for each."""
+    return {thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name}
+
+
+def still_alive(threads: set[threading.Thread]) -> list[threading.Thread]:
+    """Those that do not end: a thread of a closed connection ends at once."""
+    for thread in threads:
+        thread.join(10)
+    return [thread for thread in threads if thread.is_alive()]

@@ -1,4 +1,4 @@
-"""What the service says of itself: a schema that is whole, with examples that run."""
+"""The OpenAPI schema is complete, and its examples run."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ OPERATIONS = {
     "optimize", "calculate_effective_batch_size", "calculate_accumulation_steps", "adjust_rate", "clean_up",
     "clean_up_all",
 }  # fmt: skip
-"""Clients are generated from these names: one that goes or changes breaks them."""
+"""Clients are generated from these names: removing or changing one breaks them."""
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_operation_ids_are_stable(schema: dict[str, Any]) -> None:
     ids = [operation["operationId"] for _, _, operation in operations(schema)]
     assert len(set(ids)) == len(ids)
     for path, method, operation in operations(schema):
-        tail = re.sub(r"\W", "_", f"{path}_{method}")
-        assert operation["operationId"].endswith(tail)
+        suffix = re.sub(r"\W", "_", f"{path}_{method}")
+        assert operation["operationId"].endswith(suffix)
     names = {
         each["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
         for path, method, each in operations(schema)

@@ -1,15 +1,15 @@
-"""A job as an answer: what is known at each point of its life, and no more."""
+"""The training answer in each state of a job."""
 
 from onyx.api.create_training import HISTORY
 from onyx.jobs.models import JobProgress
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event, Failure
-from tests.api.lives import end, start
+from tests.api.job_states import end_job, start_job
 from tests.api.service import AT, make_job, service
 from tests.jobs.store_harness import RESULT
 
 
-def test_before_it_is_planned_nothing_is_made_up(here: Settings) -> None:
+def test_what_is_not_known_yet_is_null(here: Settings) -> None:
     with service(here) as client:
         answer = client.get(f"{AT}/training/{make_job(client)}").json()
     unknown = ("success", "model_path", "training_time", "best_loss", "effective_batch_size", "plan", "progress")
@@ -17,10 +17,10 @@ def test_before_it_is_planned_nothing_is_made_up(here: Settings) -> None:
     assert (answer["status"], answer["error"], answer["training_history"]) == ("validating", None, [])
 
 
-def test_while_it_runs_the_plan_and_the_progress_are_told(here: Settings) -> None:
+def test_a_running_job_shows_its_plan_and_progress(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client, training_config={"learning_rate": 1e-3})
-        start(here, progress=JobProgress(update=3, loss=0.5, samples=24))
+        start_job(here, progress=JobProgress(update=3, loss=0.5, samples=24))
         answer = client.get(f"{AT}/training/{job}").json()
     numbers = ("effective_batch_size", "actual_batch_size_per_gpu", "accumulation_steps", "adjusted_learning_rate")
     assert [answer[name] for name in numbers] == [8, 4, 2, 1e-3]
@@ -28,30 +28,30 @@ def test_while_it_runs_the_plan_and_the_progress_are_told(here: Settings) -> Non
     assert answer["accumulation_stats"]["total_samples"] == 24
 
 
-def test_at_its_end_the_result_is_told(here: Settings) -> None:
+def test_a_finished_job_shows_its_result(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client)
-        end(here, RESULT)
+        end_job(here, RESULT)
         answer = client.get(f"{AT}/training/{job}").json()
     assert (answer["success"], answer["best_loss"], answer["training_time"]) == (True, 0.4, 1.5)
-    assert answer["model_path"] == str(here.job_dir(job) / "model")  # the one path that an owner is told
+    assert answer["model_path"] == str(here.job_dir(job) / "model")  # the only path in any answer
 
 
 def test_a_failure_is_a_sentence(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client)
-        end(here, Failure(code="bad_data", message="line 3 is not JSON: correct it"))
+        end_job(here, Failure(code="bad_data", message="line 3 is not JSON: correct it"))
         answer = client.get(f"{AT}/training/{job}").json()
     assert (answer["success"], answer["model_path"]) == (False, None)
     assert answer["error"] == "line 3 is not JSON: correct it"
 
 
-def test_of_many_updates_the_last_are_shown_and_a_list_leaves_them_out(here: Settings) -> None:
+def test_only_the_last_updates_are_shown_and_none_in_lists(here: Settings) -> None:
     numbers = [{"update": n, "loss": 1.0, "gradient_norm": float(n), "seconds": 0.1} for n in range(HISTORY + 5)]
     events = [Event(line=n + 1, time=1.0, kind="metrics", message="", data=data) for n, data in enumerate(numbers)]
     with service(here) as client:
         job = make_job(client)
-        start(here, *events)
+        start_job(here, *events)
         norms = client.get(f"{AT}/training/{job}").json()["accumulation_stats"]["gradient_norms"]
         (listed,) = client.get(f"{AT}/training").json()["data"]
     assert norms == [float(n) for n in range(5, HISTORY + 5)]

@@ -3,10 +3,10 @@ import json
 import tarfile
 from pathlib import Path
 
-from onyx.api.model_archive import CHUNK, rewritten, tar_stream
+from onyx.api.model_archive import CHUNK, rewritten_files, tar_stream
 
 
-def test_a_directory_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_the_archive_has_every_file_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "ünï.txt").write_text("hello")
     (tmp_path / "empty").touch()
@@ -40,10 +40,10 @@ def test_some_files_may_have_other_contents(tmp_path: Path) -> None:
         assert [archive.extractfile(name).read() for name in ("job/a", "job/b")] == [b"for others", b"b"]  # type: ignore[union-attr]
 
 
-def test_an_adapter_names_its_base_as_it_was_asked_for(tmp_path: Path) -> None:
+def test_an_adapter_names_its_base_as_the_request_did(tmp_path: Path) -> None:
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps({"base_model_name_or_path": "/srv/onyx/models/base", "r": 8}))
-    (found,) = rewritten(tmp_path, "owner/base").items()
+    (found,) = rewritten_files(tmp_path, "owner/base").items()
     assert found[0] == path
     assert json.loads(found[1]) == {"base_model_name_or_path": "owner/base", "r": 8}
     assert "/srv" in path.read_text()  # on this host it loads as it is
@@ -51,4 +51,4 @@ def test_an_adapter_names_its_base_as_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_a_whole_model_is_sent_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert rewritten(tmp_path, "owner/base") == {}
+    assert rewritten_files(tmp_path, "owner/base") == {}

@@ -1,4 +1,4 @@
-"""`/metrics`: this process's requests, and the jobs, runners, cards and disk that it sees."""
+"""`/metrics`: requests of this process, and jobs, runners, GPUs and disk of its home."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ PREFIX = "/gradient-accumulation"
 
 
 def quiet(home: Path, **more: object) -> Settings:
-    """A service without a runner: jobs stay where they are."""
+    """A service without a runner: jobs keep waiting."""
     return Settings.model_validate({"home": home, "embedded_runner": False} | more)
 
 
@@ -38,7 +38,7 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def read(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
-    """Samples by name and label values, in the order of the labels' names, as Prometheus would parse them."""
+    """Samples by name and label values (sorted by label name), as Prometheus parses them."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(client.get("/metrics").text):
         for sample in family.samples:
@@ -58,9 +58,9 @@ def test_requests_are_counted_by_template(client: TestClient) -> None:
 def test_an_embedding_apps_prefix_is_part_of_the_template(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = FastAPI()
     app.include_router(make_router(quiet(tmp_path)), prefix="/api/v1")
-    with TestClient(app) as client, caplog.at_level(logging.INFO, logger="onyx.api.http.route"):
+    with TestClient(app) as client, caplog.at_level(logging.INFO, logger="onyx.api.onyx_route"):
         answer = client.get(f"/api/v1{PREFIX}/training", headers={"x-request-id": "mine"})
-    (record,) = [record for record in caplog.records if record.name == "onyx.api.http.route"]
+    (record,) = [record for record in caplog.records if record.name == "onyx.api.onyx_route"]
     line = vars(record)
     assert answer.headers["x-request-id"] == line["request_id"] == "mine"
     assert (line["method"], line["status"], line["owner"]) == ("GET", 200, "local")
@@ -78,7 +78,7 @@ def test_jobs_queue_runners_and_disk(client: TestClient, tmp_path: Path) -> None
     assert metrics["onyx_free_disk_bytes"][()] > 0
 
 
-def test_cards_of_every_host_are_shown(client: TestClient, tmp_path: Path) -> None:
+def test_gpus_of_every_host_are_shown(client: TestClient, tmp_path: Path) -> None:
     for host, degrees in (("alpha", 60.0), ("beta", 90.0)):
         gpu = Device(
             kind="cuda",

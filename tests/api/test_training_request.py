@@ -1,4 +1,4 @@
-"""What a body asks for, as far as it may."""
+"""Limits of a training request, and the files and configs that it may name."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ def post(
     return answer.status_code, str(answer.json().get("detail"))
 
 
-def test_quotas_of_a_job_are_422_and_say_the_limit(here: Settings) -> None:
+def test_limits_of_a_job_are_422_and_named(here: Settings) -> None:
     tight = settings(here.home, most_rows=2, most_epochs=3, most_max_length=64)
     with service(tight) as client:
         assert post(client, {"texts": ["a", "b"], "max_length": 64}, training_config={"epochs": 3})[0] == 202
@@ -31,10 +31,10 @@ def test_quotas_of_a_job_are_422_and_say_the_limit(here: Settings) -> None:
             ({"texts": ["a"], "max_length": 65}, {}, "max_length may be at most 64"),
             ({"texts": ["a"], "max_length": 8}, {"training_config": {"epochs": 4}}, "epochs may be at most 3"),
         ]
-        for data, more, said in refused:
+        for data, more, message in refused:
             status, detail = post(client, {"max_length": 8} | data, **more)
             assert status == 422
-            assert said in detail
+            assert message in detail
         plan = {"model_name": "onyx/tiny", "target_effective_batch_size": 8, "max_length": 65}
         assert client.post(f"{AT}/calculate-batch-size", json=plan).status_code == 422
 
@@ -53,7 +53,7 @@ def test_files_of_the_data_root_can_be_named(here: Settings, tmp_path: Path, pat
     "path",
     ["../secret", "/etc/passwd", "deep/../../secret", "link", "~/x", ".", "deep", "a\x00b", "pipe", "loop", "x" * 300],
 )
-def test_no_name_leads_out_of_the_data_root(here: Settings, tmp_path: Path, path: str) -> None:
+def test_no_path_leads_out_of_the_data_root(here: Settings, tmp_path: Path, path: str) -> None:
     root = tmp_path / "data"
     (root / "deep").mkdir(parents=True)
     (tmp_path / "secret").write_text("s")
@@ -73,7 +73,7 @@ def test_without_a_data_root_there_are_no_files(client: TestClient) -> None:
     assert "upload" in detail
 
 
-def test_another_owners_file_config_and_job_are_not_there(here: Settings) -> None:
+def test_another_owners_file_and_config_are_404(here: Settings) -> None:
     _, ann = make_key(here, "ann")
     _, bob = make_key(here, "bob")
     file_id = f"file-{'a' * 24}"

@@ -1,4 +1,4 @@
-"""Answers that many ask for at once."""
+"""Shared reads, expiry, errors and the background recache of the cache."""
 
 import asyncio
 
@@ -7,38 +7,38 @@ import pytest
 from onyx.api.ttl_cache import MOST, TtlCache
 
 
-def test_many_who_ask_at_once_are_one_question() -> None:
-    asked = 0
+def test_concurrent_gets_share_one_read() -> None:
+    reads = 0
 
     async def read() -> int:
-        nonlocal asked
-        asked += 1
+        nonlocal reads
+        reads += 1
         await asyncio.sleep(0)
-        return asked
+        return reads
 
     async def story() -> None:
-        fresh: TtlCache[str, int] = TtlCache(60.0)
-        assert await asyncio.gather(*(fresh.get("a", read) for _ in range(10))) == [1] * 10
-        assert await fresh.get("a", read) == 1
-        assert await fresh.get("b", read) == 2
+        cache: TtlCache[str, int] = TtlCache(60.0)
+        assert await asyncio.gather(*(cache.get("a", read) for _ in range(10))) == [1] * 10
+        assert await cache.get("a", read) == 1
+        assert await cache.get("b", read) == 2
 
     asyncio.run(story())
 
 
-def test_what_is_old_is_asked_again() -> None:
+def test_an_expired_value_is_read_again() -> None:
     numbers = iter(range(10))
 
     async def read() -> int:
         return next(numbers)
 
     async def story() -> None:
-        fresh: TtlCache[None, int] = TtlCache(-1.0)
-        assert [await fresh.get(None, read) for _ in range(3)] == [0, 1, 2]
+        cache: TtlCache[None, int] = TtlCache(-1.0)
+        assert [await cache.get(None, read) for _ in range(3)] == [0, 1, 2]
 
     asyncio.run(story())
 
 
-def test_an_error_is_told_to_all_and_forgotten() -> None:
+def test_all_waiters_get_an_error_and_it_is_not_kept() -> None:
     async def fail() -> int:
         raise OSError("away")
 
@@ -46,15 +46,15 @@ def test_an_error_is_told_to_all_and_forgotten() -> None:
         return 1
 
     async def story() -> None:
-        fresh: TtlCache[None, int] = TtlCache(60.0)
-        told = await asyncio.gather(*(fresh.get(None, fail) for _ in range(3)), return_exceptions=True)
-        assert all(isinstance(each, OSError) for each in told)
-        assert await fresh.get(None, read) == 1
+        cache: TtlCache[None, int] = TtlCache(60.0)
+        results = await asyncio.gather(*(cache.get(None, fail) for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(each, OSError) for each in results)
+        assert await cache.get(None, read) == 1
 
     asyncio.run(story())
 
 
-def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
+def test_a_cancelled_waiter_does_not_cancel_the_read() -> None:
     async def story() -> None:
         gate = asyncio.Event()
 
@@ -62,8 +62,8 @@ def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
             await gate.wait()
             return 1
 
-        fresh: TtlCache[None, int] = TtlCache(60.0)
-        first, second = (asyncio.create_task(fresh.get(None, read)) for _ in range(2))
+        cache: TtlCache[None, int] = TtlCache(60.0)
+        first, second = (asyncio.create_task(cache.get(None, read)) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -74,20 +74,20 @@ def test_one_who_gives_up_takes_the_answer_from_nobody() -> None:
     asyncio.run(story())
 
 
-def test_it_does_not_grow_without_end() -> None:
+def test_it_keeps_a_limited_number_of_values() -> None:
     async def read() -> int:
         return 1
 
     async def story() -> int:
-        fresh: TtlCache[int, int] = TtlCache(60.0)
+        cache: TtlCache[int, int] = TtlCache(60.0)
         for key in range(MOST + 10):
-            await fresh.get(key, read)
-        return len(fresh._answers)
+            await cache.get(key, read)
+        return len(cache._entries)
 
     assert asyncio.run(story()) == MOST
 
 
-def test_nobody_waits_for_the_next_answer_while_the_last_one_is_good() -> None:
+def test_no_get_waits_for_the_refresh_while_the_value_is_valid() -> None:
     async def story() -> None:
         numbers = iter(range(10))
         gate = asyncio.Event()
@@ -97,14 +97,14 @@ def test_nobody_waits_for_the_next_answer_while_the_last_one_is_good() -> None:
             await gate.wait()
             return next(numbers)
 
-        fresh: TtlCache[None, int] = TtlCache(60.0)
-        assert await fresh.get(None, read) == 0
-        asked, answer = fresh._answers[None]
-        fresh._answers[None] = (asked - 40.0, answer)  # past its half, still good
+        cache: TtlCache[None, int] = TtlCache(60.0)
+        assert await cache.get(None, read) == 0
+        began, value = cache._entries[None]
+        cache._entries[None] = (began - 40.0, value)  # past half of its time, still valid
         gate.clear()
-        assert [await fresh.get(None, read) for _ in range(3)] == [0, 0, 0]
+        assert [await cache.get(None, read) for _ in range(3)] == [0, 0, 0]
         gate.set()
-        await asyncio.gather(*(coming for _, coming in fresh._next.values()))
-        assert await fresh.get(None, read) == 1
+        await asyncio.gather(*(refresh for _, refresh in cache._refreshes.values()))
+        assert await cache.get(None, read) == 1
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""An attempt at a tracked job, as a runner and its ranks leave it on the disk."""
+"""The files of an attempt of a tracked job, as its runner and ranks write them."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ SECRET_TEXT = "what the samples say"  # noqa: S105 - not a password
 
 
 def tracked_attempt(job_dir: Path, number: int = 1, **wandb: Any) -> Attempt:
-    """With its file written, and no event said."""
+    """An attempt with its file written, and no event yet."""
     spec = JobSpec(
         model="onyx/tiny", data=DataSpec(texts=[SECRET_TEXT]), wandb=WandbSpec(**({"project": "harbour"} | wandb))
     )
@@ -35,7 +35,7 @@ def tracked_attempt(job_dir: Path, number: int = 1, **wandb: Any) -> Attempt:
 
 
 def say_updates(attempt: Attempt, updates: range) -> None:
-    """Its ranks make these updates and evaluate after the last."""
+    """Write the events of ranks that make these updates and evaluate after the last one."""
     events = Events(attempt.attempt_dir / "events.jsonl")
     for update in updates:
         events.metrics(f"update {update}", {"update": update, "loss": 1 / update, "learning_rate": 0.1}, last=True)

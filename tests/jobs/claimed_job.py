@@ -1,4 +1,4 @@
-"""A job that was really planned for the devices of this host, claimed with them."""
+"""A job planned for the devices of this host, claimed together with them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A store on each database, a clock that tests can push, and tests that may be coroutines."""
+"""Fixtures: a store on each kind of database, a clock that tests can advance, and support for coroutine tests."""
 
 import asyncio
 import inspect
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test on the loop that its store was opened on."""
+    """Run a coroutine test on the event loop that its store was opened on."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -53,25 +53,25 @@ class Databases:
 
     kind: str
     migrated: str
-    """One with all tables, for tests in turn: each begins by emptying it."""
+    """A migrated database that tests use in turn; each test empties it first."""
 
     directory: Path
     server: PostgresServer | None
 
     def empty(self) -> str:
-        """A new one without tables."""
+        """A new database without tables."""
         name = f"onyx_{next(_numbers)}"
         return self.server.create(name) if self.server else f"sqlite:///{self.directory / name}.db"
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
-    """Everything below runs once on each kind."""
+    """Every test that uses a store runs once on each kind of database."""
     server: PostgresServer | None = None
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres")
     with tempfile.TemporaryDirectory(prefix="onyx-stores-", dir=fast_directory()) as directory:
-        # A name of its own: whoever runs files apart comes here once for each.
+        # A name of its own: a run of several files may come here once per file.
         url = server.create(f"onyx_{next(_numbers)}") if server else f"sqlite:///{directory}/onyx.db"
         upgrade(url)
         yield Databases(request.param, url, Path(directory), server)
@@ -85,7 +85,7 @@ def url(databases: Databases) -> str:
 @pytest.fixture
 def harness(url: str, loop: asyncio.Runner) -> Iterator[StoreHarness]:
     harness = StoreHarness(url)
-    loop.run(harness.wipe())
+    loop.run(harness.delete_all_rows())
     yield harness
     loop.run(harness.store.close())
 

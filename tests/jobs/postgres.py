@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: on a free loopback port, in memory, gone at the end."""
+"""A PostgreSQL server for tests: on a free loopback port, in memory, removed at the end."""
 
 import getpass
 import os
@@ -29,7 +29,7 @@ def find_binaries() -> Path | None:
 
 
 def server_user() -> str | None:
-    """PostgreSQL refuses to run as root: then the system's own user for it."""
+    """The user to run PostgreSQL as: it refuses root, so root uses the system user `postgres`."""
     if os.geteuid() != 0:
         return getpass.getuser()
     known = {entry.pw_name for entry in pwd.getpwall()}
@@ -88,7 +88,7 @@ class PostgresServer:
 
 
 def fast_directory() -> str | None:
-    """In memory, where there is such a place."""
+    """A directory in memory, where there is one."""
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made inside of it
     return str(memory) if os.access(memory, os.W_OK) else None
 

@@ -1,4 +1,4 @@
-"""Short ways to bring a store into a state."""
+"""A store for tests, with short ways to bring it into a state."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -38,8 +38,8 @@ RESULT = Result(
 )
 
 
-class PushedClock(DatabaseClock):
-    """The database's clock, some way ahead."""
+class ShiftedClock(DatabaseClock):
+    """The database's clock, `ahead` by some seconds."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -62,18 +62,18 @@ def metrics(number: int, update: int, loss: float) -> Event:
 
 
 class StoreHarness:
-    """A store and its clock."""
+    """A store, its clock, and jobs in a wanted state."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.clock = PushedClock()
-        self.store = self.another()
+        self.clock = ShiftedClock()
+        self.store = self.open_again()
 
-    def another(self) -> Store:
+    def open_again(self) -> Store:
         """The same store, as another process would open it."""
         return Store(make_engine(self.url), lease_seconds=LEASE, clock=self.clock)
 
-    async def wipe(self) -> None:
+    async def delete_all_rows(self) -> None:
         """Delete every row: faster than a new database."""
         async with self.store.database.engine.begin() as connection:
             for table in reversed(Base.metadata.sorted_tables):
@@ -86,7 +86,7 @@ class StoreHarness:
         return await self.store.jobs.create(SPEC, owner, JobKind.ACCUMULATION)
 
     async def queued(self, owner: str = "ann", *, devices: int = 1, name: str | None = None) -> Job:
-        """A job that waits for devices. Nothing else may be validating."""
+        """A job that waits for devices. No other job may be validating."""
         job = await self.job(owner)
         claimed = await self.store.claims.claim_validating(await self.runner("preparer"))
         assert claimed is not None
@@ -95,13 +95,14 @@ class StoreHarness:
         return await self.store.attempts.report_prepared(claimed.lease, needs, {"plan": {"window": 2}})
 
     async def running(self, owner: str = "ann", runner: str | None = None) -> ClaimedJob:
+        """A job that a runner has claimed with its device."""
         await self.queued(owner)
         claimed = await self.store.claims.claim_queued(runner or await self.runner(), DEVICES)
         assert claimed is not None
         return claimed
 
     async def pass_time(self, seconds: float, *reaching: str) -> None:
-        """Push the clock in small steps, while these runners go on reaching the store."""
+        """Advance the clock in small steps, while the runners `reaching` report that they are alive."""
         end = self.clock.ahead + seconds
         while self.clock.ahead < end:
             self.clock.ahead = min(end, self.clock.ahead + LEASE / 5)
@@ -110,7 +111,7 @@ class StoreHarness:
 
 
 def wrap_call(concern: object, name: str, around: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
-    """Have `around` make this store's calls of one method: it is given the call, and answers for it."""
+    """Replace one method of a store's concern by `around`, which gets the original call and returns the answer."""
     method = getattr(concern, name)
 
     async def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -16,38 +16,38 @@ def put(path: Path, size: int) -> None:
 
 async def test_jobs_and_files_of_an_owner_count_together(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, owner_disk_bytes=1000)
-    room = DiskQuota(settings, harness.store)
-    assert await room.refusal("ann") is None
+    quota = DiskQuota(settings, harness.store)
+    assert await quota.refusal("ann") is None
     job = (await harness.running("ann")).job
     put(settings.job_dir(job.id) / "checkpoints" / "tensors", 600)
-    assert await room.refusal("ann") is None
-    assert await room.refusal("ann", 400) is None
-    too_much = await room.refusal("ann", 401)
+    assert await quota.refusal("ann") is None
+    assert await quota.refusal("ann", 400) is None
+    too_much = await quota.refusal("ann", 401)
     assert isinstance(too_much, DiskQuotaError)
     assert "600 of the 1,000 bytes" in str(too_much)
     file_id = make_file_id()
     await harness.store.uploads.put(file_id, "ann", purpose="fine-tune", filename="a.jsonl", size=400)
-    assert isinstance(await room.refusal("ann"), DiskQuotaError)
-    assert await room.refusal("bob", 1000) is None
+    assert isinstance(await quota.refusal("ann"), DiskQuotaError)
+    assert await quota.refusal("bob", 1000) is None
 
 
-async def test_a_finished_job_is_measured_again_when_something_went(harness: StoreHarness, tmp_path: Path) -> None:
+async def test_a_finished_job_is_measured_again_after_a_removal(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, owner_disk_bytes=1000)
-    room = DiskQuota(settings, harness.store)
+    quota = DiskQuota(settings, harness.store)
     claimed = await harness.running("ann")
     folder = settings.job_dir(claimed.job.id)
     put(folder / "model" / "weights", 100)
-    assert await room.used("ann") == 100
+    assert await quota.used("ann") == 100
     put(folder / "checkpoints" / "tensors", 900)
-    assert await room.used("ann") == 1000
+    assert await quota.used("ann") == 1000
     await harness.store.attempts.report_failed(claimed.lease, FAILURE)
-    assert await room.used("ann") == 1000
+    assert await quota.used("ann") == 1000
     (folder / "checkpoints" / "tensors").unlink()
     (folder / "checkpoints").rmdir()
-    assert await room.used("ann") == 100
+    assert await quota.used("ann") == 100
 
 
-async def test_a_nearly_full_disk_is_nobodys_quota(harness: StoreHarness, tmp_path: Path) -> None:
+async def test_a_nearly_full_disk_refuses_every_owner(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, free_disk_bytes=2**62)
     assert is_low(settings)
     assert isinstance(await DiskQuota(settings, harness.store).refusal("ann"), LowDiskError)
@@ -55,7 +55,7 @@ async def test_a_nearly_full_disk_is_nobodys_quota(harness: StoreHarness, tmp_pa
     assert is_low(Settings(home=tmp_path, free_disk_bytes=0), more=2 * free_bytes(tmp_path))
 
 
-async def test_a_refusal_does_not_hide_the_job_that_a_key_has_made(harness: StoreHarness) -> None:
+async def test_a_refusal_does_not_hide_the_job_of_an_earlier_request(harness: StoreHarness) -> None:
     made = await harness.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k")
     refusal = DiskQuotaError("full")
     again = await harness.store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k", refusal=refusal)

@@ -13,13 +13,13 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture(autouse=True)
-def lax() -> Iterator[None]:
+def no_umask() -> Iterator[None]:
     former = os.umask(0)
     yield
     os.umask(former)
 
 
-def test_what_is_made_is_for_this_user_alone(tmp_path: Path) -> None:
+def test_new_files_and_directories_are_for_this_user_alone(tmp_path: Path) -> None:
     private_directory(tmp_path / "deep" / "home")
     private_file(tmp_path / "deep" / "home" / "onyx.db")
     assert mode(tmp_path / "deep" / "home") == 0o700
@@ -32,7 +32,7 @@ def test_an_operators_own_directory_stays_as_it_is(tmp_path: Path) -> None:
     assert mode(tmp_path / "shared") == 0o750
 
 
-def test_a_directory_of_sockets_is_closed_whoever_made_it(tmp_path: Path) -> None:
+def test_an_existing_directory_of_sockets_is_closed_too(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o777)
     close_directory(tmp_path / "run")
     close_directory(tmp_path / "run")

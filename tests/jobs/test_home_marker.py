@@ -1,4 +1,4 @@
-"""The marker of a home: the first store to come owns it, and no crash makes it unusable."""
+"""The marker of a home: the first store owns the home, and no crash makes it unusable."""
 
 import asyncio
 import stat
@@ -36,7 +36,7 @@ async def test_the_first_process_marks_the_home_and_later_ones_find_it(harness: 
 async def test_a_marker_that_was_cut_off_is_written_again(harness: StoreHarness, tmp_path: Path, left: int) -> None:
     expected = await harness.store.home_marker()
     (tmp_path / "marker").write_text(expected[:left] + "\0" * (32 - left))
-    await harness.job()  # the store is in use: the home is still its home
+    await harness.job()  # also a store with jobs rewrites its own marker
     await check_marker(harness.store, Settings(home=tmp_path))
     assert (tmp_path / "marker").read_text() == expected
 
@@ -57,8 +57,8 @@ async def test_a_store_with_jobs_does_not_take_an_empty_home(harness: StoreHarne
     assert names_in(tmp_path) == []
 
 
-class Together(Store):
-    """A store whose opener goes on only when the other one has come as far."""
+class Rendezvous(Store):
+    """A store that waits in its list of jobs until the other store has come as far."""
 
     meeting: asyncio.Barrier
 
@@ -78,7 +78,7 @@ async def test_of_two_stores_that_open_a_new_home_at_once_one_gets_it(tmp_path: 
     for name in "ab":
         url = f"sqlite:///{tmp_path / name}.db"
         await asyncio.to_thread(upgrade, url)
-        stores.append(Together(make_engine(url)))
+        stores.append(Rendezvous(make_engine(url)))
         stores[-1].meeting = meeting
     settings = Settings(home=tmp_path / "home")
     ends = await asyncio.gather(*(check_marker(store, settings) for store in stores), return_exceptions=True)

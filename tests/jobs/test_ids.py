@@ -11,11 +11,11 @@ def test_ids_have_the_documented_forms() -> None:
     assert all(is_id(each) for each in made)
 
 
-def test_no_two_are_the_same() -> None:
+def test_ids_are_unique() -> None:
     assert len({make_job_id(JobKind.ACCUMULATION, 0.0) for _ in range(10_000)}) == 10_000
 
 
 @pytest.mark.parametrize("text", ["", "accumulation_1", "accumulation_1_ABCDEFGHIJ", "ftjob-../../etc/passwd"])
-def test_what_was_not_made_here_is_no_id(text: str) -> None:
+def test_other_text_is_no_id(text: str) -> None:
     assert not is_id(text)
     assert not is_id(make_runner_id() + "\n")

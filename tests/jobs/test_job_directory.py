@@ -1,4 +1,4 @@
-"""A job that ends without success leaves no model, however far its ranks had come."""
+"""A job that ends without success leaves no model, also when its ranks have published one."""
 
 import asyncio
 import dataclasses
@@ -15,12 +15,12 @@ from tests.jobs.store_harness import StoreHarness
 
 
 class Publishing(SubprocessLauncher):
-    """Its ranks have published when they begin to live, and then say no more. The job's owner cancels just then."""
+    """Ranks that have published at once and then wait. The owner cancels the job at that moment."""
 
     context: RunnerContext
     job_id: str
 
-    async def start(self, work: ChildSpec) -> SubprocessChild:
+    async def start(self, spec: ChildSpec) -> SubprocessChild:
         folder = self.context.settings.job_dir(self.job_id)
         for name in ("model", ".model.123.part", "snapshots/epoch-1"):
             (folder / name).mkdir(parents=True)
@@ -29,7 +29,7 @@ class Publishing(SubprocessLauncher):
         for keeper in self.context.keepers:
             keeper.beat_now()
         return await super().start(
-            dataclasses.replace(work, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
+            dataclasses.replace(spec, target="onyx.jobs.launch.self_test:main", arguments=("wait",))
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onyx.jobs import process_identity as holder_module
+from onyx.jobs import process_identity
 from onyx.jobs.process_identity import WHOLE_MACHINE, host_name, start_of, this_process
 
 
@@ -34,7 +34,7 @@ def test_a_pid_that_was_used_again_is_another_process() -> None:
     assert dataclasses.replace(here, started=here.started - 1).is_dead(here)
 
 
-def test_a_boot_ends_all_and_other_hosts_are_not_known() -> None:
+def test_a_boot_ends_all_processes_and_other_hosts_are_unknown() -> None:
     here = this_process()
     assert dataclasses.replace(here, boot="before").is_dead(here)
     assert not dataclasses.replace(here, host="elsewhere", pid=1).is_dead(here)
@@ -42,12 +42,12 @@ def test_a_boot_ends_all_and_other_hosts_are_not_known() -> None:
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], str]:
-    """The name of a host with this machine id, boot id and view of processes."""
+    """The name of a host with this machine id, boot id and pid namespace."""
 
     def name(machine: str, boot: str, processes: str) -> str:
         files = {"/etc/machine-id": machine, "/proc/sys/kernel/random/boot_id": boot}
-        monkeypatch.setattr(holder_module, "_text", files.__getitem__)
-        monkeypatch.setattr(holder_module, "_link", lambda _: processes)
+        monkeypatch.setattr(process_identity, "_text", files.__getitem__)
+        monkeypatch.setattr(process_identity, "_link", lambda _: processes)
         return host_name.__wrapped__()
 
     return name
@@ -58,7 +58,7 @@ def test_hosts_of_one_hostname_have_different_names(named: Callable[[str, str, s
     assert here.startswith(f"{socket.gethostname()}#")
     assert named("m2", "b2", WHOLE_MACHINE) != here
     assert named("m1", "b2", WHOLE_MACHINE) == here  # a boot does not make another machine
-    assert named("", "b1", WHOLE_MACHINE) != named("", "b2", WHOLE_MACHINE)  # where there is no id nothing is known
+    assert named("", "b1", WHOLE_MACHINE) != named("", "b2", WHOLE_MACHINE)  # without a machine id, the boot decides
 
 
 def test_containers_of_one_image_have_different_names(named: Callable[[str, str, str], str]) -> None:

@@ -12,18 +12,18 @@ MODEL = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 256))
 
 
 class PlannedMicroBatch:
-    """The micro-batch that keeps a device below a threshold, known before it is tried."""
+    """The micro-batch that keeps a device below a threshold, known before it runs."""
 
     def __init__(self, model: nn.Module) -> None:
         self._footprint = module_footprint(model, infer_sample(model, None))
 
     def __call__(self, *, current: int, largest: int, gauge: Gauge, threshold: float) -> int:
-        """From 1 to `largest`: what is left of the device below the threshold, beside what others use of it."""
-        room = threshold * gauge.total - (gauge.used - gauge.own)
-        return max(1, min(largest, int(self._footprint.most_samples(room, 1))))
+        """From 1 to `largest`: what is left of the device below the threshold, without what others use."""
+        free = threshold * gauge.total - (gauge.used - gauge.own)
+        return max(1, min(largest, int(self._footprint.most_samples(free, 1))))
 
 
-def test_the_adaptive_accumulator_asks_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_adaptive_accumulator_uses_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     sizes = {}
     for memory in ("1GB", "4GB"):

@@ -44,7 +44,7 @@ def test_what_does_not_fit_at_once_is_accumulated() -> None:
 
 
 def test_one_more_sample_would_not_fit() -> None:
-    recipe = RECIPE.but(max_length=500)
+    recipe = RECIPE.changed(max_length=500)
     only = plan(recipe, effective_batch=5000, devices=[card(2 * GB)]).devices[0]
     more = plan(recipe, effective_batch=only.micro_batch + 1, devices=[card(64 * GB)]).devices[0]
     assert more.micro_batch == only.micro_batch + 1
@@ -130,7 +130,7 @@ def just_enough_for(recipe: Recipe) -> Device:
 
 def test_what_does_not_fit_is_explained_with_what_would() -> None:
     recipe = RECIPE
-    device = just_enough_for(recipe.but(method="lora"))
+    device = just_enough_for(recipe.changed(method="lora"))
     with pytest.raises(DoesNotFitError) as caught:
         plan(recipe, effective_batch=4, devices=[device])
     error = caught.value
@@ -146,16 +146,16 @@ def test_what_does_not_fit_is_explained_with_what_would() -> None:
 
 
 def test_what_is_offered_fits_indeed() -> None:
-    recipe = RECIPE.but(method="lora", max_length=512)
-    device = just_enough_for(recipe.but(max_length=256))
+    recipe = RECIPE.changed(method="lora", max_length=512)
+    device = just_enough_for(recipe.changed(max_length=256))
     with pytest.raises(DoesNotFitError) as caught:
         plan(recipe, effective_batch=1, devices=[device])
     changes = {each.change: each.needs for each in caught.value.alternatives}
     assert "max_length 256" in changes
     assert "max_length 512" not in changes
     for change, changed in (
-        ("max_length 256", recipe.but(max_length=256)),
-        ("gradient checkpointing", recipe.but(gradient_checkpointing=True)),
+        ("max_length 256", recipe.changed(max_length=256)),
+        ("gradient checkpointing", recipe.changed(gradient_checkpointing=True)),
     ):
         if change in changes:
             made = plan(changed, effective_batch=1, devices=[device])
@@ -191,7 +191,7 @@ def test_bad_input(options: dict[str, Any], says: str) -> None:
 
 def test_longer_than_the_models_positions() -> None:
     with pytest.raises(PlanError, match="max_length 513 is beyond the model's 512 positions"):
-        plan(RECIPE.but(max_length=513), effective_batch=8, devices=[card(24 * GB)])
+        plan(RECIPE.changed(max_length=513), effective_batch=8, devices=[card(24 * GB)])
 
 
 def test_a_plan_from_cache_runs_no_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ NEARLY = 0.85
 
 
 def warm(case: Case) -> None:
-    """Import all that the model takes, as the template has: on the meta device no tensor is made."""
+    """Import all that the model takes, as the fork server has: on the meta device no tensor is made."""
     build(case.config, case.recipe)
 
 

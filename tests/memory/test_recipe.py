@@ -30,6 +30,6 @@ def test_a_wrong_adapter_is_refused(options: dict[str, Any]) -> None:
 
 def test_a_changed_recipe_is_checked_too() -> None:
     recipe = Recipe(model="gpt2")
-    assert recipe.but(method="lora").method_label == "LoRA r=8"
+    assert recipe.changed(method="lora").method_label == "LoRA r=8"
     with pytest.raises(PlanError):
-        recipe.but(max_length=-1)
+        recipe.changed(max_length=-1)

@@ -1,8 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onyx.training.models.tiny import make_tiny
+from onyx.training.models.tokenizer import load_tokenizer
 from tests.planner_cache import share_planner_cache
 from tests.training.fork_server import ForkServer
 from tests.training.job import Job, make_model, write_data, write_pairs
@@ -45,3 +48,14 @@ def preference_job(job: Job, home: Path) -> Job:
     job.model = make_model(home, attention_dropout=0.2)
     job.training = {"objective": "dpo", "epochs": 2}
     return job
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of onyx/tiny. Tests that change files copy it."""
+    return make_tiny(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def tokenizer(tiny: Path) -> Any:
+    return load_tokenizer(tiny)

@@ -90,12 +90,12 @@ class MicroNorms:
         self._arriving: dict[torch.device, Tensor] = {}
         self._sum: Number = 0.0
         self.count = 0
-        self._hooks: list[RemovableHandle] = [p.register_hook(self._see) for p in parameters if p.requires_grad]
+        self._hooks: list[RemovableHandle] = [p.register_hook(self._measure) for p in parameters if p.requires_grad]
 
-    def _see(self, gradient: Tensor) -> None:
+    def _measure(self, gradient: Tensor) -> None:
         squared = gradient.detach().float().pow(2).sum()
-        seen = self._arriving.get(gradient.device)
-        self._arriving[gradient.device] = squared if seen is None else seen + squared
+        before = self._arriving.get(gradient.device)
+        self._arriving[gradient.device] = squared if before is None else before + squared
 
     def end_micro_batch(self, factor: Number) -> None:
         """Add the norm of a micro-batch whose gradient was multiplied by `factor`."""

@@ -16,7 +16,7 @@ from onyx.accumulation.ddp import DdpPeers, peers_of, unwrapped
 from onyx.accumulation.loss_scaling import scaling_for
 from onyx.accumulation.precision import Precision, autocast, grad_scaler, resolve
 from onyx.accumulation.system.config import GradientAccumulationConfig
-from onyx.accumulation.system.strategy import Selective, strategy_for, zero_weight_parameters
+from onyx.accumulation.system.strategy import Selective, selective_for, strategy_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def prepare(
     name = check.one_of("precision", precision, [each.value for each in Precision])
     where = _device(device, model)
     strategy = strategy_for(config, unwrapped(model), optimizer)
-    left_out = zero_weight_parameters(config, unwrapped(model))
+    left_out = selective_for(config, unwrapped(model))
     model.to(where)
     optimizer.zero_grad(set_to_none=True)
     return Setup(

@@ -41,7 +41,7 @@ class AccumulationState:
     """`total_steps` at the last update."""
 
     expected_updates: int | None = None
-    """Updates that `train` expects, if it knows."""
+    """Updates that `train` expects; None if unknown."""
 
     nan_detected: bool = False
     """The gradients of a window held a NaN."""

@@ -77,7 +77,7 @@ class Chain:
 
 
 def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: Optimizer) -> Strategy | None:
-    """What the config's strategy does to gradients; None for nothing."""
+    """What the strategy of the config does to gradients; None for nothing."""
     match config.strategy:
         case AccumulationStrategy.LAYER_WISE:
             return LayerWise(model, config.layer_accumulation_weights)
@@ -89,8 +89,8 @@ def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: O
             return None
 
 
-def zero_weight_parameters(config: GradientAccumulationConfig, model: Module) -> Selective | None:
-    """What drops the gradients of parameters that the config lists with weight 0; None where it leaves out none."""
+def selective_for(config: GradientAccumulationConfig, model: Module) -> Selective | None:
+    """What leaves out the parameters that the config lists with weight 0; None if it leaves out none."""
     if config.selective:
         return Selective(model, config.layer_accumulation_weights)
     if config.layer_accumulation_weights and config.strategy is not AccumulationStrategy.LAYER_WISE:

@@ -1,5 +1,8 @@
-"""The audit log: who did what. A line of JSON in ONYX_HOME/audit.jsonl for each request that may change something,
-takes a model away, or was refused for who sent it."""
+"""The audit log: who did what.
+
+ONYX_HOME/audit.jsonl gets a line of JSON for each request that may change something, downloads a model, or was refused
+for lack of rights.
+"""
 
 import asyncio
 import fcntl
@@ -17,18 +20,18 @@ from onyx.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_TAKING = frozenset({"get_model"})
-"""What only reads, and is still worth a line."""
+_READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOGGED_READS = frozenset({"get_model"})
+"""Handlers that only read and are logged all the same."""
 
 _REFUSED = frozenset({401, 403})
 
 
 class AuditLog:
-    """The file of one home. One thread writes it, line by line in the order of the answers.
+    """The audit file of one ONYX_HOME. One thread writes it, in the order of the answers.
 
-    A request is answered when its line is written. So an answer's line is never lost, there are no more lines waiting
-    than requests, and a slow disk or another process's lock keeps no other request waiting.
+    A request is answered when its line is written. So no line of an answered request is lost, at most one line per open
+    request waits, and a slow disk or a lock of another process delays no other request.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,9 +39,9 @@ class AuditLog:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="onyx-audit")
 
     async def append(self, line: str) -> None:
-        """Returns when it is written, or cannot be: that is logged, and costs no request its answer."""
+        """Return when the line is written. If it cannot be, that is logged and the request is answered all the same."""
         writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, line)
-        await asyncio.shield(writing)  # a request that is cancelled leaves its line to be written
+        await asyncio.shield(writing)  # the line of a cancelled request is still written
 
     def _write(self, line: str) -> None:
         try:
@@ -47,10 +50,10 @@ class AuditLog:
             logger.error("the audit log cannot be written: %s", error, extra={"action": "audit_failed"})  # noqa: TRY400
 
 
-async def note(request: Request, name: str, route: str, status: int) -> None:
-    """Append the line. Ids are noted, bodies and secrets never are."""
+async def record(request: Request, name: str, route: str, status: int) -> None:
+    """Append the request's line if it needs one. It has ids, but no bodies and no secrets."""
     context = getattr(request.state, "context", None)
-    quiet = request.method in _READING and status not in _REFUSED and name not in _TAKING
+    quiet = request.method in _READING_METHODS and status not in _REFUSED and name not in _LOGGED_READS
     if quiet or context is None:
         return
     caller = getattr(request.state, "caller", None)
@@ -62,7 +65,7 @@ async def note(request: Request, name: str, route: str, status: int) -> None:
         "from": request.client.host if request.client else None,
         "method": request.method,
         "route": route,
-        "ids": {name: str(value)[:80] for name, value in request.path_params.items()},
+        "ids": {param: str(value)[:80] for param, value in request.path_params.items()},
         "made": getattr(request.state, "made", None),
         "status": status,
     }
@@ -70,7 +73,7 @@ async def note(request: Request, name: str, route: str, status: int) -> None:
 
 
 def _append(settings: Settings, line: str) -> None:
-    """One write to a file opened for appending: lines of several processes do not mix."""
+    """Append with a single write, so that lines of several processes do not mix."""
     path, most = settings.home / "audit.jsonl", settings.log_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -79,11 +82,11 @@ def _append(settings: Settings, line: str) -> None:
     finally:
         os.close(descriptor)
     if full:
-        _begin_anew(path, settings)
+        _rotate(path, settings)
 
 
-def _begin_anew(path: Path, settings: Settings) -> None:
-    """Number the full file. One process at a time: where another was first, there is none, or one that is not full."""
+def _rotate(path: Path, settings: Settings) -> None:
+    """Rename the full file, unless another process has done so: under a lock, its size is checked again."""
     with (settings.run_dir / "audit.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and path.stat().st_size >= settings.log_bytes:

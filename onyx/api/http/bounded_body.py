@@ -1,4 +1,4 @@
-"""Bodies with bounds: bytes are counted while they come, slow ones are given up, and JSON has its limits."""
+"""Limits on request bodies: their size, the time they take, and the depth and size of their JSON."""
 
 import asyncio
 import json
@@ -7,40 +7,40 @@ from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from onyx.api.http.errors import ApiError, bad
+from onyx.api.http.errors import ApiError, invalid
 
 MOST_BYTES = 32 * 2**20
-"""Of a body that is read at once. Uploads are streamed, and have a limit of their own."""
+"""Largest body that is read into memory. Uploads are streamed and have a limit of their own."""
 
 MOST_DEPTH = 64
-"""Levels of JSON. What a job can say needs fewer than ten."""
+"""Nesting levels of JSON. A job needs fewer than ten."""
 
 MOST_VALUES = 1_000_000
-"""Values of JSON: an empty list takes two bytes to send and sixty to keep."""
+"""Values in one JSON body: an empty list takes two bytes to send and sixty in memory."""
 
 MOST_DIGITS = 400
-"""Of one number: more than any float has."""
+"""Digits of one number: more than any float has."""
 
-PATIENCE = 20.0
-"""Seconds that a body may take, however short it is."""
+BASE_SECONDS = 20.0
+"""Seconds that every body may take, however short it is."""
 
 LEAST_RATE = 4096
-"""Bytes per second that a longer body must keep up."""
+"""Bytes per second that a longer body must reach: each second's worth gives it one more second."""
 
-LARGE = 2**16
-"""Bytes of JSON from which on it is read in a thread, so that others are answered meanwhile."""
+THREAD_BYTES = 2**16
+"""Larger JSON is parsed in a thread, so that the event loop answers other requests meanwhile."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Closed or not. Nothing is looked at twice, whatever was sent."""
+"""JSON strings, also one that is not closed. Possessive, so that matching takes linear time for any input."""
 
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_REST = bytes(set(range(256)) - set(_STEPS))
-_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Escapes that mean something only in pairs."""
+_DEPTH_CHANGE = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - set(_DEPTH_CHANGE))
+_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Escaped surrogates, which are valid only in pairs."""
 
 
 class BoundedRequest(Request):
-    """A request whose body is bounded in bytes, time and nesting."""
+    """A request whose body is limited in bytes, time and nesting."""
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -49,7 +49,7 @@ class BoundedRequest(Request):
 
     async def json(self) -> Any:
         body = await self.body()
-        return await asyncio.to_thread(parse, body) if len(body) > LARGE else parse(body)
+        return await asyncio.to_thread(parse, body) if len(body) > THREAD_BYTES else parse(body)
 
     async def _read(self) -> bytes:
         announced = self.headers.get("content-length", "")
@@ -60,7 +60,7 @@ class BoundedRequest(Request):
         stream = self.stream()
         try:
             while True:
-                async with asyncio.timeout_at(began + PATIENCE + size / LEAST_RATE):
+                async with asyncio.timeout_at(began + BASE_SECONDS + size / LEAST_RATE):
                     chunk = await anext(stream, None)
                 if chunk is None:
                     return b"".join(chunks)
@@ -75,14 +75,14 @@ class BoundedRequest(Request):
 
 
 def parse(body: bytes) -> Any:
-    """The JSON value, strictly read; 422 for what is nested too deep, too many, or no JSON number."""
+    """Parse JSON strictly. 422 if it is nested too deeply, has too many values, or a number that JSON does not know."""
     check_structure(body)
     try:
-        value = json.loads(body.decode(), parse_int=_whole, parse_constant=_no_number)
-        if _HALVES.search(body):
+        value = json.loads(body.decode(), parse_int=_parse_int, parse_constant=_refuse_constant)
+        if _SURROGATES.search(body):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
-        raise bad("the body is not UTF-8, or escapes half of a character", code="not_utf8") from None
+        raise invalid("the body is not UTF-8, or escapes half of a character", code="not_utf8") from None
     return value
 
 
@@ -98,29 +98,29 @@ def too_large(most: int) -> ApiError:
 def too_slow() -> ApiError:
     return ApiError(
         408,
-        f"the request's body did not come in time: send it within {PATIENCE:.0f} seconds, or more of it per second",
+        f"the request's body did not come in time: send it within {BASE_SECONDS:.0f} seconds, or more of it per second",
         code="too_slow",
         headers={"Connection": "close"},
     )
 
 
 def check_structure(text: bytes) -> None:
-    """422 when brackets outside of strings are too deep, or separate too many values. Takes one pass."""
+    """422 if there are too many values or levels: counted in one pass over the text outside of strings."""
     bare = _STRINGS.sub(b"", text)
     if sum(map(bare.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise bad(f"the JSON has more than {MOST_VALUES:,} values: upload a file instead", code="too_many_values")
+        raise invalid(f"the JSON has more than {MOST_VALUES:,} values: upload a file instead", code="too_many_values")
     depth = 0
-    for bracket in bare.translate(None, _REST):
-        depth += _STEPS[bracket]
+    for bracket in bare.translate(None, _NO_BRACKETS):
+        depth += _DEPTH_CHANGE[bracket]
         if depth > MOST_DEPTH:
-            raise bad(f"the JSON is nested more than {MOST_DEPTH} levels deep: flatten it", code="too_deep")
+            raise invalid(f"the JSON is nested more than {MOST_DEPTH} levels deep: flatten it", code="too_deep")
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise bad(f"a number has {len(digits)} digits: no number here needs more than {MOST_DIGITS}")
+        raise invalid(f"a number has {len(digits)} digits: no number here needs more than {MOST_DIGITS}")
     return int(digits)
 
 
-def _no_number(name: str) -> NoReturn:
-    raise bad(f"{name} is no JSON number: send null, or leave the field out")
+def _refuse_constant(name: str) -> NoReturn:
+    raise invalid(f"{name} is no JSON number: send null, or leave the field out")

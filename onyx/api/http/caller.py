@@ -1,4 +1,4 @@
-"""Who is asking: the owner behind an API key, or, where there are no keys, somebody on this host."""
+"""Who sent a request: the owner of an API key or, while no keys exist, any program on this host."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -13,64 +13,63 @@ from onyx.jobs.store.keys import ApiKey, Scope
 ANONYMOUS = "local"
 
 LONGEST_SECRET = 256
-"""Characters. Ours are far shorter; nothing longer is worth hashing."""
-
+"""Characters. Onyx's own keys are far shorter, so a longer one is refused without hashing it."""
 
 _HTTPX_CLIENT = ("127.0.0.1", 123)
-"""What httpx.ASGITransport calls itself. Neither browsers nor proxies send from a port of the system's."""
+"""The peer address of httpx.ASGITransport. No browser and no proxy sends from a port below 1024."""
 
 _TEST_CLIENT_HOST = "testclient"
-"""What Starlette's TestClient calls itself; a header could say so too, but adds no extension to the scope."""
+"""The peer host of Starlette's TestClient. It counts only with the client's extension, which no header can add."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Whoever sent a request."""
+    """The sender of a request."""
 
     name: str
     """The owner's name; for logs, limits and quotas."""
 
     sees: str | None
-    """Whose jobs and files it may see and change; None for everybody's."""
+    """The owner whose jobs and files it may see and change; None for every owner's."""
 
     key_id: str | None = None
-    """The key it came with."""
+    """The id of the API key that it sent."""
 
     anonymous: bool = False
 
     @property
-    def counted_as(self) -> str:
-        """What its limits are counted under."""
+    def limit_key(self) -> str:
+        """The name under which rate limits count it."""
         return self.key_id or self.name
 
     def owner(self, user_id: int | str | None = None) -> str:
-        """Whose a new job is. Without keys the user's own label stands in: for fairness and quotas only."""
+        """The owner of a new job. Without keys it is the client's `user_id`, for fairness and quotas only."""
         return f"user:{user_id}" if self.anonymous and user_id is not None else self.name
 
 
-def with_key(request: Request, keys: Iterable[ApiKey]) -> Caller:
-    """The caller behind a bearer token; 401 without a valid one. Every key is tried, whichever it is."""
+def caller_with_key(request: Request, keys: Iterable[ApiKey]) -> Caller:
+    """The owner of the bearer token; 401 without a valid one. Every key is compared, so timing tells nothing."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     bearer = kind.lower() == "bearer" and len(secret) <= LONGEST_SECRET
     found = [key for key in keys if bearer and key.opens(secret.strip())]
     if not found:
-        raise unknown(
+        raise unauthorized(
             "this service needs an API key: send the header Authorization: Bearer <key> (onyx keys create makes one)"
         )
     key = found[0]
     return Caller(name=key.owner, sees=None if key.scope is Scope.ADMIN else key.owner, key_id=key.id)
 
 
-def without_keys(request: Request, *, allow_anonymous: bool) -> Caller:
-    """Any program on this host, and no web page in its browser. The peer's address decides; without one it is a 401."""
+def caller_without_keys(request: Request, *, allow_anonymous: bool) -> Caller:
+    """Any program on this host, but no web page in its browser. The peer's address decides; 401 if it has none."""
     caller = Caller(name=ANONYMOUS, sees=None, anonymous=True)
     peer = request.client
     if allow_anonymous or _in_process(request) or (peer is None and _unix_socket(request)):
         return caller
     if peer is None or not is_loopback(peer.host):
-        raise unknown(
+        raise unauthorized(
             "without API keys only this host is served: make a key with onyx keys create, or set "
-            "ONYX_ALLOW_ANONYMOUS=true where somebody else checks who is asking"
+            "ONYX_ALLOW_ANONYMOUS=true where a proxy or your app authenticates callers"
         )
     _refuse_web_pages(request)
     return caller
@@ -81,15 +80,15 @@ def is_loopback(name: str) -> bool:
     return name.lower() == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
-def unknown(message: str) -> ApiError:
-    """401: nobody that this service knows."""
+def unauthorized(message: str) -> ApiError:
+    """401: no valid API key."""
     return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _in_process(request: Request) -> bool:
-    """Whether a client calls the app itself, without a network, under the address that its library gives by itself.
+    """Whether the client calls the app inside of this process, without a network: known by its library's peer address.
 
-    The scope's server decides nothing: some servers put the name there that the Host header says.
+    The scope's `server` is not used: some servers fill it from the Host header.
     """
     if request.client == _HTTPX_CLIENT:
         return True
@@ -98,13 +97,13 @@ def _in_process(request: Request) -> bool:
 
 
 def _unix_socket(request: Request) -> bool:
-    """Whether the request came through a socket file, of which the server knows the path and no port."""
+    """Whether the request came through a Unix socket: then the server's address is a path without a port."""
     host, port = request.scope.get("server") or ("", 0)
     return port is None and host.startswith("/")
 
 
 def _refuse_web_pages(request: Request) -> None:
-    """A page in this host's browser can send requests here; its own name is in Host (rebinding) or in Origin."""
+    """403 for a web page, whose requests a browser on this host may send: Host (DNS rebinding) or Origin tells."""
     origin = request.headers.get("origin")
     if not is_loopback(_host_name(request)):
         raise ApiError(

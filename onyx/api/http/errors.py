@@ -1,4 +1,4 @@
-"""What goes wrong, as an answer: a status and a sentence that says what to change."""
+"""Errors as answers: a status and a sentence that says what the client can change."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,17 +20,17 @@ from onyx.jobs.errors import (
 )
 
 RETRY_SECONDS = 5
-"""When to ask again while the store is away."""
+"""Retry-After while the job store does not answer."""
 
 MOST_PROBLEMS = 20
-"""Of a request with more mistakes than these the rest is only counted."""
+"""How many mistakes of one request are listed; the rest are only counted."""
 
-MOST_WORDS = 400
-"""Characters of one mistake: what a user sent is not sent back at length."""
+MOST_CHARACTERS = 400
+"""Length of one listed mistake, because it may repeat what the client sent."""
 
 
 class ApiError(HTTPException):
-    """An answer that is not the one hoped for."""
+    """An error answer. Each API has its own JSON shape for it: see `OnyxRoute.answer`."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ def not_found(what: str, name: str) -> ApiError:
     return ApiError(404, f"there is no {what} {name[:80]!r}: look at the list of those you have", code="not_found")
 
 
-def cannot(message: str, *, param: str | None = None, code: str = "not_allowed") -> ApiError:
-    """What was asked is clear, and cannot be done."""
+def not_allowed(message: str, *, param: str | None = None, code: str = "not_allowed") -> ApiError:
+    """400: the request is valid, but cannot be done in this state."""
     return ApiError(400, message, code=code, param=param)
 
 
-def bad(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """What was asked has the wrong shape or is out of range."""
+def invalid(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """422: the request has the wrong shape, or a value out of range."""
     return ApiError(422, message, code=code, param=param)
 
 
 def translate(error: Exception, request: Request) -> ApiError | None:
-    """The answer to an error of the rooms below; None for one that is nobody's mistake but ours."""
+    """The answer to an exception; None for an unexpected one, which is a defect of Onyx."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):
@@ -70,9 +70,9 @@ def translate(error: Exception, request: Request) -> ApiError | None:
     if isinstance(error, JobNotFoundError):
         return not_found("job", error.job_id)
     if isinstance(error, NotAllowedError):
-        return cannot(str(error))
+        return not_allowed(str(error))
     if isinstance(error, IdempotencyConflictError):
-        return cannot(str(error), code="idempotency_conflict")
+        return not_allowed(str(error), code="idempotency_conflict")
     if isinstance(error, QuotaExceededError):
         return ApiError(429, str(error), code="quota_exceeded", headers={"Retry-After": "60"})
     if isinstance(error, DiskQuotaError):
@@ -80,7 +80,7 @@ def translate(error: Exception, request: Request) -> ApiError | None:
     if isinstance(error, LowDiskError):
         return ApiError(503, str(error), code="disk_low", headers={"Retry-After": "60"})
     if isinstance(error, BadValueError):
-        return bad(str(error))
+        return invalid(str(error))
     if isinstance(error, StoreUnavailableError | WrongHomeError):
         headers = {"Retry-After": str(RETRY_SECONDS)}
         return ApiError(
@@ -95,22 +95,22 @@ def _invalid(error: RequestValidationError, request: Request) -> ApiError:
     kind = request.headers.get("content-type", "")
     whole = any(problem["loc"] in (("body",), ["body"]) for problem in error.errors())
     if whole and not kind.partition(";")[0].strip().endswith("json"):
-        return bad(
-            f"the body was sent as {kind[:80] or 'nothing in particular'}: "
+        return invalid(
+            f"the body was sent as {kind[:80] or 'an unknown type'}: "
             "send JSON and say so with the header Content-Type: application/json (curl --json does both)",
             code="content_type",
         )
     problems = [_problem(problem["loc"], problem["msg"], problem.get("ctx")) for problem in error.errors()]
     more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
     first = error.errors()[0]["loc"] if error.errors() else ()
-    return bad("; ".join(problems[:MOST_PROBLEMS]) + more, param=_place(first) or None)
+    return invalid("; ".join(problems[:MOST_PROBLEMS]) + more, param=_place(first) or None)
 
 
 def _problem(place: tuple[int | str, ...], message: str, context: Mapping[str, object] | None) -> str:
     if message == "JSON decode error" and context:
         return f"the body is no JSON: {context.get('error')} at character {place[-1]}"
     words = message.removeprefix("Value error, ")
-    return f"{_place(place) or 'the request'}: {words}"[:MOST_WORDS]
+    return f"{_place(place) or 'the request'}: {words}"[:MOST_CHARACTERS]
 
 
 def _place(place: tuple[int | str, ...]) -> str:

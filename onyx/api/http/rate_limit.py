@@ -1,4 +1,4 @@
-"""How often a caller may ask. Counted in this process: behind several, each counts for itself."""
+"""Limits per caller: requests per time, and open streams. Each server process counts for itself."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ from onyx.api.http.errors import ApiError
 
 
 class RateLimit:
-    """A number of requests per time, for each caller."""
+    """At most so many requests of one caller per time, such as "120/minute"."""
 
     def __init__(self, rate: str, what: str) -> None:
         try:
@@ -24,7 +24,7 @@ class RateLimit:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def hit(self, caller: str) -> None:
-        """Count one; 429 for one too many."""
+        """Count a request; 429 if it is one too many."""
         if await self._limiter.hit(self._item, caller):
             return
         window = await self._limiter.get_window_stats(self._item, caller)
@@ -37,16 +37,16 @@ class RateLimit:
         )
 
 
-class Places:
-    """How many answers one caller may wait for at once."""
+class ConcurrencyLimit:
+    """At most so many open streams and waiting requests of one caller."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
 
     def check(self, caller: str) -> None:
-        """429 when there is no place left."""
-        if self._taken[caller] >= self._most:
+        """429 if the caller has no slot left."""
+        if self._open[caller] >= self._most:
             raise ApiError(
                 429,
                 f"{self._most} streams or waiting requests are open, which is the limit: close one",
@@ -55,13 +55,13 @@ class Places:
             )
 
     @contextmanager
-    def one(self, caller: str) -> Iterator[None]:
-        """Take a place while something is waited for."""
+    def slot(self, caller: str) -> Iterator[None]:
+        """Use a slot for as long as the stream is open."""
         self.check(caller)
-        self._taken[caller] += 1
+        self._open[caller] += 1
         try:
             yield
         finally:
-            self._taken[caller] -= 1
-            if not self._taken[caller]:
-                del self._taken[caller]
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]

@@ -1,6 +1,6 @@
-"""What answers do not tell: paths of the host and secrets, which are the operator's business.
+"""Remove the host's paths and the operator's secrets from answers.
 
-Sentences that come from the rooms below pass through here: a training library's own error may name any file.
+Texts from jobs pass through here, because the error of a training library may name any file.
 """
 
 import re
@@ -11,28 +11,28 @@ from typing import Any
 
 from onyx.jobs.models import Job
 from onyx.jobs.records import StoredEvent
-from onyx.logs import hide
+from onyx.logs import hide_secrets
 from onyx.settings import Settings
 
 MOST_CHARACTERS = 2000
-"""Of one text."""
+"""Longest text in an answer."""
 
 SHORTEST_SECRET = 6
-"""Characters. A shorter one (a password may be "onyx") stands in any sentence; inside of an address it is hidden."""
+"""Characters. A shorter one (a password may be "onyx") would hide normal words; it is hidden inside of URLs only."""
 
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 
 
 def scrub(text: str, settings: Settings) -> str:
-    """The text without what is the operator's business."""
-    text = hide(text, [secret for secret in settings.secrets() if len(secret) >= SHORTEST_SECRET])
-    for place, name in _places(settings):
-        text = text.replace(place, name)
+    """The text with secrets hidden and paths shortened."""
+    text = hide_secrets(text, [secret for secret in settings.secrets() if len(secret) >= SHORTEST_SECRET])
+    for path, name in _named_directories(settings):
+        text = text.replace(path, name)
     return _PATH.sub(_last_part, text)[:MOST_CHARACTERS]
 
 
 def scrub_all(value: Any, settings: Settings) -> Any:
-    """The same for every text inside of a JSON value."""
+    """Scrub every text inside of a JSON value."""
     if isinstance(value, str):
         return scrub(value, settings)
     if isinstance(value, dict):
@@ -43,26 +43,26 @@ def scrub_all(value: Any, settings: Settings) -> Any:
 
 
 def scrub_event(event: StoredEvent, settings: Settings) -> StoredEvent:
-    """What its job's owner may read of it."""
+    """The event as its owner may read it."""
     return replace(event, message=scrub(event.message, settings), data=scrub_all(event.data, settings))
 
 
 def scrub_error(job: Job, settings: Settings) -> Job:
-    """The job with what its owner may read of how it failed."""
+    """The job with an error message that its owner may read."""
     if job.error is None:
         return job
     return replace(job, error=job.error.model_copy(update={"message": scrub(job.error.message, settings)}))
 
 
-def _places(settings: Settings) -> list[tuple[str, str]]:
-    """Directories with names of their own, the longest first: one may lie inside of another, or have a space in it."""
+def _named_directories(settings: Settings) -> list[tuple[str, str]]:
+    """Directories to replace by a name, the longest first, because one may lie inside of another."""
     named = {
         settings.home: "ONYX_HOME",
         settings.model_root: "ONYX_MODEL_ROOT",
         settings.data_root: "ONYX_DATA_ROOT",
         Path(sys.prefix): "PYTHON",
     }
-    found = [(str(place), name) for place, name in named.items() if place is not None and len(place.parts) > 1]
+    found = [(str(path), name) for path, name in named.items() if path is not None and len(path.parts) > 1]
     return sorted(found, key=lambda each: -len(each[0]))
 
 

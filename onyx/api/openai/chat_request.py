@@ -1,11 +1,11 @@
-"""From a chat completion's body to a question; 400 with the parameter's name for what cannot be honoured."""
+"""Turns a chat completion's body into a request to a model; 400 names a parameter that is not supported."""
 
 from pathlib import Path
 from typing import Any
 
 from onyx.api.app_context import AppContext
 from onyx.api.http.caller import Caller
-from onyx.api.openai.errors import no_model, wrong
+from onyx.api.openai.errors import invalid, model_not_found
 from onyx.api.openai.model_catalogue import find_model, is_fine_tuned, may_be_base
 from onyx.api.openai.schemas.chat import ChatBody
 from onyx.jobs.ids import is_id
@@ -16,7 +16,7 @@ from onyx.training.contract.chat_protocol import GenerateRequest
 from onyx.training.contract.model_names import SMOLLM2, TINY, is_hub_name
 from onyx.training.data.chat_messages import check_messages
 
-_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+_NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -37,25 +37,26 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "store": (False,),
 }
-"""Parameters that are not honoured, and the values that ask for nothing."""
+"""Parameters that are not supported, and the values that change nothing and are therefore accepted."""
 
 
-def question_of(body: ChatBody, settings: Settings) -> GenerateRequest:
-    for name, harmless in _SAYS_NOTHING.items():
+def to_generate_request(body: ChatBody, settings: Settings) -> GenerateRequest:
+    for name, neutral in _NEUTRAL_VALUES.items():
         value = getattr(body, name)
-        if value is not None and value not in harmless:
-            raise _unsupported(name, harmless)
-    given = body.max_completion_tokens or body.max_tokens
-    if given is not None and given > settings.try_tokens:
+        if value is not None and value not in neutral:
+            raise _unsupported(name, neutral)
+    limit = body.max_completion_tokens or body.max_tokens
+    if limit is not None and limit > settings.try_tokens:
         name = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
         message = (
-            f"an answer here has at most {settings.try_tokens} tokens (ONYX_TRY_TOKENS): a serving engine gives more"
+            f"an answer here has at most {settings.try_tokens} tokens (ONYX_TRY_TOKENS): "
+            "use a serving engine for longer ones"
         )
-        raise wrong(message, name)
+        raise invalid(message, name)
     return GenerateRequest(
         messages=_messages(body),
-        max_tokens=given or settings.try_tokens,
-        exact_tokens=given is not None,
+        max_tokens=limit or settings.try_tokens,
+        exact_tokens=limit is not None,
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p or 1.0,
         seed=body.seed,
@@ -64,22 +65,22 @@ def question_of(body: ChatBody, settings: Settings) -> GenerateRequest:
 
 
 def _messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Checked as a line of training data is, but for what only a lesson needs."""
+    """Checked like a line of training data, except that it needs no assistant message."""
     messages, _, findings = check_messages(body.messages)
     for finding in findings:
         if finding.code != "example_missing_assistant_message":
-            raise wrong(finding.message, "messages", code=finding.code)
+            raise invalid(finding.message, "messages", code=finding.code)
     return messages
 
 
-def _unsupported(name: str, harmless: tuple[Any, ...]) -> Exception:
-    instead = f"leave it out, or give {harmless[0]!r}" if harmless else "leave it out"
-    message = f"{name} is not offered here: {instead}. This endpoint only shows what a model has learned"
-    return wrong(message, name, code="unsupported_parameter")
+def _unsupported(name: str, neutral: tuple[Any, ...]) -> Exception:
+    instead = f"leave it out, or send {neutral[0]!r}" if neutral else "leave it out"
+    message = f"{name} is not supported: {instead}. This endpoint only shows what a model has learned"
+    return invalid(message, name, code="unsupported_parameter")
 
 
-async def tried_model(name: str, context: AppContext, caller: Caller) -> PlaygroundModel:
-    """`ft:…` names, jobs' ids (`<id>:epoch-2` for a snapshot) and base models; 404 for anything else."""
+async def playground_model(name: str, context: AppContext, caller: Caller) -> PlaygroundModel:
+    """The model with this name: `ft:…`, a job's id (`<id>:epoch-2` for a snapshot) or a base model; 404 otherwise."""
     if is_fine_tuned(name):
         found = await find_model(name, context, caller)
         if found is not None:
@@ -88,19 +89,19 @@ async def tried_model(name: str, context: AppContext, caller: Caller) -> Playgro
         job = await context.store.jobs.get(job_id, caller.sees)
         if job is not None and serves(job, name):
             return PlaygroundModel(name, jobs=(job.id,))
-    elif may_be_base(name, context.settings) and _is_here(name, context.settings):
+    elif may_be_base(name, context.settings) and _is_local(name, context.settings):
         return PlaygroundModel(name)
-    raise no_model(name)
+    raise model_not_found(name)
 
 
-def _is_here(name: str, settings: Settings) -> bool:
-    """Whether nothing needs fetching: a question must not begin a download of many gigabytes. A job may."""
+def _is_local(name: str, settings: Settings) -> bool:
+    """Whether the model needs no download. A job may download many gigabytes; a chat request must not."""
     root = settings.model_root
     if name in (TINY, *SMOLLM2) or (root is not None and (root / name).is_dir()):
         return True
-    return is_hub_name(name) and _cached(name, settings).is_dir()
+    return is_hub_name(name) and _hub_cache(name, settings).is_dir()
 
 
-def _cached(name: str, settings: Settings) -> Path:
-    """Where the hub's client keeps what jobs have fetched."""
+def _hub_cache(name: str, settings: Settings) -> Path:
+    """Where the hub's client stores the models that jobs have downloaded."""
     return settings.home / "models" / "hub" / f"models--{name.replace('/', '--')}" / "snapshots"

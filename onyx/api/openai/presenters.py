@@ -1,4 +1,4 @@
-"""A job of Onyx in OpenAI's words. Jobs that were asked for in another way are told as well as they can be."""
+"""Turns a job into OpenAI's job object. Jobs made through the other API are shown as far as its fields allow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,22 +34,22 @@ _PARAMS = {
     "data.evaluation_path": "validation_file",
     "world_size": "onyx.devices",
 }
-"""Where a user of this API finds what a failure names. Other settings are in `onyx`, under their own names."""
+"""The field of this API for each setting that a failure may name. Other settings are in `onyx`, by their own names."""
 
 
-async def answers_of(jobs: Sequence[Job], context: AppContext) -> list[JobObject]:
-    """One look at the store for all of their result files."""
+async def present_jobs(jobs: Sequence[Job], context: AppContext) -> list[JobObject]:
+    """Job objects for all jobs, with a single query for their result files."""
     ids = [result_file_id(job.id) for job in jobs if job.status is JobStatus.SUCCEEDED]
-    there = await context.store.uploads.existing(ids) if ids else frozenset()
-    return [job_answer(scrub_error(job, context.settings), there) for job in jobs]
+    existing = await context.store.uploads.existing(ids) if ids else frozenset()
+    return [job_object(scrub_error(job, context.settings), existing) for job in jobs]
 
 
-async def answer_of(job: Job, context: AppContext) -> JobObject:
-    return (await answers_of([job], context))[0]
+async def present_job(job: Job, context: AppContext) -> JobObject:
+    return (await present_jobs([job], context))[0]
 
 
-def job_answer(job: Job, files: frozenset[str]) -> JobObject:
-    """`files` are the result files that are there."""
+def job_object(job: Job, files: frozenset[str]) -> JobObject:
+    """`files` are the ids of the result files that exist."""
     labels, result = job.spec.labels, result_file_id(job.id)
     succeeded = job.status is JobStatus.SUCCEEDED
     return JobObject(
@@ -79,11 +79,11 @@ def _status(status: JobStatus) -> Status:
 
 
 def _estimated_finish(job: Job) -> int | None:
-    """From how fast it has been so far; None while nobody can know."""
+    """The time that the running job is expected to end; None before it has reported a speed."""
     if job.status is not JobStatus.RUNNING or job.progress is None or job.progress_at is None:
         return None
-    left = job.progress.seconds_left
-    return int(job.progress_at + left) if left is not None else None
+    seconds_left = job.progress.seconds_left
+    return int(job.progress_at + seconds_left) if seconds_left is not None else None
 
 
 def _error(failure: Failure) -> JobError:
@@ -119,11 +119,11 @@ def _numbers(job: Job) -> Numbers:
 
 
 def _source(data: DataSpec) -> str:
-    """What stands for the file of a job that came without one."""
+    """The uploaded file of the job, or a word for where its data came from."""
     return _file_id(data.path) or (f"hub:{data.hub}" if data.hub else "inline" if data.path is None else "server")
 
 
 def _file_id(path: Any) -> str | None:
-    """The uploaded file behind a path, if it is one. Of the operator's files no path is told."""
+    """The id of the uploaded file at the path; None for the operator's files, whose paths are not shown to callers."""
     stem = Path(path).stem if path else ""
     return stem if is_id(stem) else None

@@ -1,4 +1,4 @@
-"""Will it fit, and with which batch size?"""
+"""Plan a batch size, and the documented batch size arithmetic."""
 
 from typing import Annotated, Any
 
@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 
 from onyx.accumulation.rates import Rule, adjust_learning_rate
 from onyx.api.deps import CallerDep, ContextDep
-from onyx.api.http.errors import bad
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import invalid
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.routes.stats import efficiency, running_jobs
 from onyx.api.schemas.batch_size import (
@@ -31,7 +31,7 @@ Number = Annotated[int, Query(ge=1, le=MOST)]
 
 @router.post("/calculate-batch-size", responses=problems(*WITH_BODY))
 async def calculate_batch_size(body: BatchSizeBody, context: ContextDep, caller: CallerDep) -> BatchSizeAnswer:
-    """Micro-batch and accumulation steps for a model on GPUs that are here, or on cards one does not have."""
+    """Plan micro-batch and accumulation steps for a model, on this host's GPUs or on others that the body names."""
     answer = await plan_batch(
         context,
         caller,
@@ -56,7 +56,7 @@ async def recommend_batch_size(
     target_batch_size: Number = 32,
     gpu_ids: Annotated[GpuIds | None, Query()] = None,
 ) -> BatchSizeRecommendation:
-    """The same in short."""
+    """The same plan in short."""
     answer = await plan_batch(context, caller, model_name, target_batch_size, gpu_ids)
     return BatchSizeRecommendation(
         model_name=model_name,
@@ -73,7 +73,7 @@ async def recommend_batch_size(
 
 @router.post("/optimize", responses=problems(*WITH_BODY))
 async def optimize(body: OptimizeBody, context: ContextDep, caller: CallerDep) -> OptimizeAnswer:
-    """calculate: a plan; optimize: that plan beside what LoRA would change; monitor: what runs now, and on what."""
+    """calculate: a plan; optimize: that plan and one with LoRA; monitor: running jobs and their GPUs."""
     if body.action == "monitor":
         jobs = await running_jobs(context, caller)
         details: dict[str, Any] = {
@@ -83,7 +83,7 @@ async def optimize(body: OptimizeBody, context: ContextDep, caller: CallerDep) -
         }
         return OptimizeAnswer(action=body.action, details=details)
     if body.model_name is None:
-        raise bad(f"the action {body.action} needs model_name", param="model_name")
+        raise invalid(f"the action {body.action} needs model_name", param="model_name")
     details = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids)
     if body.action == "optimize":
         lora = await plan_batch(context, caller, body.model_name, body.target_batch_size, body.gpu_ids, method="lora")
@@ -93,7 +93,7 @@ async def optimize(body: OptimizeBody, context: ContextDep, caller: CallerDep) -
 
 @router.post("/calculate-effective-batch-size", responses=problems(422))
 async def calculate_effective_batch_size(actual_batch_size: Number, accumulation_steps: Number) -> EffectiveBatchSize:
-    """What accumulation makes of a micro-batch."""
+    """Micro-batch times accumulation steps."""
     effective = actual_batch_size * accumulation_steps
     return EffectiveBatchSize(
         actual_batch_size=actual_batch_size,
@@ -105,7 +105,7 @@ async def calculate_effective_batch_size(actual_batch_size: Number, accumulation
 
 @router.post("/calculate-accumulation-steps", responses=problems(422))
 async def calculate_accumulation_steps(target_batch_size: Number, actual_batch_size: Number) -> AccumulationSteps:
-    """How many micro-batches a target takes."""
+    """How many micro-batches reach a target, rounded up."""
     steps = -(-target_batch_size // actual_batch_size)
     return AccumulationSteps(
         target_batch_size=target_batch_size,
@@ -129,12 +129,12 @@ async def adjust_rate(
     accumulation_steps: Number,
     rule: Rule = "inverse",
 ) -> LearningRate:
-    """The documented formula divides; a job itself uses the learning rate that its user gave."""
+    """Scale a learning rate; the documented rule divides. A job itself uses the learning rate of its request."""
     adjusted = adjust_learning_rate(base_lr, accumulation_steps, rule=rule)
-    words = _CALCULATIONS[rule].format(rate=base_lr, steps=accumulation_steps)
+    formula = _CALCULATIONS[rule].format(rate=base_lr, steps=accumulation_steps)
     return LearningRate(
         base_learning_rate=base_lr,
         accumulation_steps=accumulation_steps,
         adjusted_learning_rate=adjusted,
-        calculation=f"{words} = {adjusted:g}",
+        calculation=f"{formula} = {adjusted:g}",
     )

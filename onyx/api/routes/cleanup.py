@@ -1,10 +1,10 @@
-"""Giving back what finished trainings no longer need. Never cancels, never deletes a model or a record."""
+"""Free the disk space that finished trainings no longer need. Cancels no job, and keeps models and records."""
 
 from fastapi import APIRouter
 
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
-from onyx.api.http.errors import cannot
-from onyx.api.http.route import OnyxRoute
+from onyx.api.http.errors import not_allowed
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.schemas.common import Done, problems
 from onyx.api.schemas.configs import Cleaned
 from onyx.jobs.job_directory import free_working_files
@@ -17,10 +17,10 @@ PAGE = 1000
 
 @router.delete("/cleanup/{training_id}", responses=problems(400, 422))
 async def clean_up(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> Done:
-    """Forget a stored config, or free the working files of a finished training. An unknown id is fine."""
+    """Delete a stored config, or the working files of a finished training. Succeeds for an unknown id, too."""
     job = await context.store.jobs.get(training_id, caller.sees)
     if job is not None and not job.status.terminal:
-        raise cannot(f"{training_id} is {job.status}: cancel it first, or wait until it has ended")
+        raise not_allowed(f"{training_id} is {job.status}: cancel it first, or wait until it has ended")
     if job is not None:
         await free_working_files(context.settings, job.id)
     await context.store.configs.delete(training_id, caller.sees)
@@ -29,7 +29,7 @@ async def clean_up(training_id: TrainingId, context: ContextDep, caller: CallerD
 
 @router.delete("/cleanup")
 async def clean_up_all(context: ContextDep, caller: CallerDep) -> Cleaned:
-    """The same for everything that is yours."""
+    """The same for all of the caller's configs and finished trainings."""
     cleaned = await context.store.configs.delete_all(caller.sees)
     after = None
     while True:

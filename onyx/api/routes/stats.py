@@ -1,4 +1,4 @@
-"""How trainings and devices are doing: real jobs and real devices, never invented ones."""
+"""Health, statistics of jobs, and the state of devices."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep, TrainingId
 from onyx.api.http.caller import Caller
 from onyx.api.http.errors import not_found
-from onyx.api.http.route import OnyxRoute
+from onyx.api.onyx_route import OnyxRoute
 from onyx.api.planning import plan_batch
 from onyx.api.schemas.common import MOST, ModelName, problems
 from onyx.api.schemas.stats import (
@@ -29,39 +29,17 @@ from onyx.jobs.presenters import accumulation_stats, batch_numbers, plan_of
 from onyx.jobs.status import JobStatus
 from onyx.memory.devices.gpus import gpu_info
 
-MOST_RUNNING = 100
-
-
-async def running_jobs(context: AppContext, caller: Caller) -> Sequence[Job]:
-    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
-    return page.jobs
-
-
-async def efficiency(context: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
-    """Real tokens of an update over the tokens that its micro-batches have room for, by job."""
-    found = {job.id: await _filled(context, job) for job in jobs}
-    return {job_id: share for job_id, share in found.items() if share is not None}
-
-
-async def _filled(context: AppContext, job: Job) -> float | None:
-    plan = plan_of(job)
-    metrics = await context.store.events.last_metrics(job.id, 1)
-    if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
-        return None
-    data = metrics[0].data
-    budget = sum(each["token_budget"] for each in plan["devices"]) / len(plan["devices"])
-    filled: float = data["trained_tokens"] / data["update"] / (data["micro_batches"] * budget)
-    return min(1.0, filled)
-
-
 router = APIRouter(route_class=OnyxRoute, tags=["statistics"])
 
+MOST_RUNNING = 100
+"""How many running jobs an answer lists."""
+
 HISTORY = 100
-"""Updates of which a job's statistics show the numbers."""
+"""How many updates a job's statistics show, the last ones."""
 
 MOST_SESSIONS = 20
 
-_SIZES = {
+_RULES_OF_THUMB = {
     "small": Recommendations(recommended_accumulation_steps=2, max_batch_size_per_gpu=8, memory_efficiency="high"),
     "medium": Recommendations(recommended_accumulation_steps=4, max_batch_size_per_gpu=4, memory_efficiency="medium"),
     "large": Recommendations(recommended_accumulation_steps=8, max_batch_size_per_gpu=2, memory_efficiency="low"),
@@ -87,8 +65,8 @@ async def health(context: ContextDep) -> Health:
 
 @router.get("/stats/{training_id}", responses=problems(404, 422))
 async def get_stats(training_id: TrainingId, context: ContextDep, caller: CallerDep) -> Stats:
-    """The numbers of one training. People poll this: however many ask, the store is read once a second."""
-    found = await context.stats.get(training_id, lambda: _read(context, training_id))
+    """The numbers of one training. They are cached for up to two seconds, because clients poll them."""
+    found = await context.stats.get(training_id, lambda: _read_stats(context, training_id))
     if found is None or caller.sees not in (None, found[0]):
         raise not_found("training", training_id)
     return found[1]
@@ -96,7 +74,7 @@ async def get_stats(training_id: TrainingId, context: ContextDep, caller: Caller
 
 @router.get("/stats")
 async def list_stats(context: ContextDep, caller: CallerDep) -> Sessions:
-    """Your trainings in short, newest first."""
+    """The caller's trainings in short, newest first."""
     page = await context.store.jobs.list(owner=caller.sees, limit=MOST_SESSIONS)
     total = await context.store.jobs.count(caller.sees)
     return Sessions(total_sessions=total, accumulation_stats=[_session(job) for job in page.jobs])
@@ -104,7 +82,7 @@ async def list_stats(context: ContextDep, caller: CallerDep) -> Sessions:
 
 @router.get("/performance/metrics")
 async def performance_metrics(context: ContextDep, caller: CallerDep) -> Performance:
-    """Devices as their driver reads them, and how full the micro-batches of running jobs are."""
+    """Readings of the GPUs' driver, and how full the micro-batches of running jobs are."""
     gpus = gpu_info(await context.gpus())
     return Performance(
         timestamp=time.time(),
@@ -124,8 +102,8 @@ async def performance_recommendations(
     target_batch_size: Annotated[int, Query(ge=1, le=MOST)] = 32,
     model_name: Annotated[ModelName | None, Query()] = None,
 ) -> PerformanceAdvice:
-    """A rule of thumb by size; with a model's name the planner's own, measured answer."""
-    advice = _SIZES[model_size]
+    """A rule of thumb by model size; with `model_name`, the planner's measured answer."""
+    advice = _RULES_OF_THUMB[model_size]
     if model_name is not None:
         advice = await _planned(context, caller, model_name, target_batch_size)
     batch = advice.max_batch_size_per_gpu
@@ -143,8 +121,31 @@ async def performance_recommendations(
     )
 
 
-async def _read(context: AppContext, training_id: str) -> tuple[str, Stats] | None:
-    """The owner and the numbers."""
+async def running_jobs(context: AppContext, caller: Caller) -> Sequence[Job]:
+    """The caller's running jobs."""
+    page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.RUNNING,), limit=MOST_RUNNING)
+    return page.jobs
+
+
+async def efficiency(context: AppContext, jobs: Sequence[Job]) -> dict[str, float]:
+    """Per job, the share of its micro-batches' token budgets that real tokens fill."""
+    ratios = {job.id: await _fill_ratio(context, job) for job in jobs}
+    return {job_id: ratio for job_id, ratio in ratios.items() if ratio is not None}
+
+
+async def _fill_ratio(context: AppContext, job: Job) -> float | None:
+    plan = plan_of(job)
+    metrics = await context.store.events.last_metrics(job.id, 1)
+    if plan is None or not metrics or not metrics[0].data.get("micro_batches"):
+        return None
+    data = metrics[0].data
+    budget = sum(each["token_budget"] for each in plan["devices"]) / len(plan["devices"])
+    ratio: float = data["trained_tokens"] / data["update"] / (data["micro_batches"] * budget)
+    return min(1.0, ratio)
+
+
+async def _read_stats(context: AppContext, training_id: str) -> tuple[str, Stats] | None:
+    """The job's owner, who may read the statistics, and the statistics; None if there is no such job."""
     job = await context.store.jobs.get(training_id)
     if job is None:
         return None
@@ -156,11 +157,11 @@ async def _read(context: AppContext, training_id: str) -> tuple[str, Stats] | No
 async def _planned(context: AppContext, caller: Caller, model: str, target: int) -> Recommendations:
     answer = await plan_batch(context, caller, model, target, None)
     used = max(each["expected_peak"] / each["usable"] for each in answer["plan"]["devices"])
-    words = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
+    levels = ((0.25, "high"), (0.5, "medium"), (0.8, "low"))
     return Recommendations(
         recommended_accumulation_steps=answer["accumulation_steps"],
         max_batch_size_per_gpu=answer["actual_batch_size_per_gpu"],
-        memory_efficiency=next((word for most, word in words if used <= most), "very_low"),
+        memory_efficiency=next((level for limit, level in levels if used <= limit), "very_low"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Bodies and answers about batch sizes."""
+"""Bodies and answers of the batch size endpoints."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from onyx.api.schemas.common import Amount, Answer, Body, Fraction, GpuIds, Json
 
 
 class Card(Body):
-    """A GPU that one may not have."""
+    """A GPU to plan for; this host need not have it."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     memory_gb: Annotated[float, Field(gt=0, le=10_000)]
@@ -26,7 +26,7 @@ class BatchSizeBody(Body):
 
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     gpus: Annotated[list[Card], Field(min_length=1, max_length=1024)] | None = None
-    """Cards to plan for instead of those that are here."""
+    """GPUs to plan for instead of this host's."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model_name": "onyx/tiny", "target_effective_batch_size": 64}]}

@@ -1,11 +1,11 @@
-"""What several bodies and answers share."""
+"""Base classes, field types and error responses that the other schemas share."""
 
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 MOST = 1_000_000
-"""No window, micro-batch or number of steps is larger."""
+"""Largest window, micro-batch and number of steps."""
 
 Amount = Annotated[int, Field(ge=1, le=MOST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -14,25 +14,25 @@ GpuIds = Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(max_length=
 
 
 class Body(BaseModel):
-    """What a caller sends. Words that nobody knows are refused, and so are NaN, infinity and "4" for 4."""
+    """A request body. Refuses unknown fields, NaN, infinity, and strings in place of numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Answer(BaseModel):
-    """What Onyx sends back."""
+    """An answer of Onyx."""
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
 
 
 class Problem(Answer):
-    """Why not, and what to change."""
+    """An error: what is wrong and what to change."""
 
     detail: str
 
 
 class Done(Answer):
-    """Something was done."""
+    """Success without more to say."""
 
     success: bool = True
     training_id: str
@@ -42,21 +42,21 @@ class Done(Answer):
 Json = dict[str, Any]
 
 _PROBLEMS = {
-    400: "It cannot be done",
+    400: "It cannot be done now",
     401: "An API key is needed",
-    403: "Not for this caller",
-    404: "There is no such thing, or it is somebody else's",
+    403: "This caller may not do it",
+    404: "Not found, or it belongs to another owner",
     408: "The body came too slowly",
     413: "Too large",
-    422: "The wrong shape, or out of range",
-    429: "Too often, or too many",
-    503: "Try again in a moment",
+    422: "Wrong shape, or a value out of range",
+    429: "Too many requests, or a quota is used up",
+    503: "Unavailable for the moment: retry after a few seconds",
 }
 _ALWAYS = (401, 403, 429, 503)
 WITH_BODY = (400, 408, 413, 422)
-"""What a route that takes a body may answer besides."""
+"""Errors of routes that take a body."""
 
 
 def problems(*more: int) -> dict[int | str, dict[str, Any]]:
-    """The errors that a route may answer, for its declaration: those of every route, and more."""
+    """Error responses for a route's declaration: those of every route, and `more`."""
     return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in sorted({*_ALWAYS, *more})}

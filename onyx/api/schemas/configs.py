@@ -1,4 +1,4 @@
-"""Bodies and answers about stored configs."""
+"""Bodies and answers of the config endpoints."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from onyx.api.schemas.common import Amount, Answer, Body, Fraction, Json
 
 
 class ConfigBody(Body):
-    """How to accumulate. Every field has the documented default."""
+    """An accumulation config. Every field has the documented default."""
 
     accumulation_steps: Amount = 4
     target_effective_batch_size: Amount | None = None
@@ -40,7 +40,7 @@ class ConfigBody(Body):
 
     @property
     def target(self) -> int | None:
-        """The effective batch that is wanted, under either of its names."""
+        """The wanted effective batch size, under either of its documented names."""
         return self.target_effective_batch_size or self.target_batch_size
 
     @property

@@ -1,4 +1,4 @@
-"""Answers about how trainings and devices are doing."""
+"""Answers about the service, its devices and the statistics of trainings."""
 
 from onyx.api.schemas.common import Answer, Json
 
@@ -35,6 +35,19 @@ class Sessions(Answer):
     accumulation_stats: list[Session]
 
 
+class Alive(Answer):
+    status: str
+
+
+class Ready(Answer):
+    """Whether requests can be sent here: true if all of the others are."""
+
+    ready: bool
+    store: bool
+    migrated: bool
+    runner: bool
+
+
 class Health(Answer):
     status: str
     timestamp: float
@@ -51,7 +64,7 @@ class Performance(Answer):
     gpu_utilization: dict[str, float | None]
     memory_utilization: dict[str, float | None]
     accumulation_efficiency: dict[str, float]
-    """Per running job: real tokens over the tokens that its micro-batches have room for."""
+    """Per running job, the share of its micro-batches' token budgets that real tokens fill."""
 
 
 class Recommendations(Answer):

@@ -1,4 +1,4 @@
-"""Bodies and answers about trainings."""
+"""Bodies and answers of the training endpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,16 +19,16 @@ class DatasetConfig(Body):
 
     texts: list[str] | None = Field(default=None, min_length=1)
     rows: Samples | None = Field(default=None, min_length=1)
-    """What lines of a JSONL file would be."""
+    """Samples as JSON objects, like the lines of a JSONL file."""
 
     file_id: FileId | None = None
-    """A file that was uploaded."""
+    """An uploaded file."""
 
     path: FilePath | None = None
-    """A file inside of the operator's data root."""
+    """A file below the operator's data root."""
 
     hub: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The name of a data set on the hub."""
+    """The name of a dataset on the Hugging Face hub."""
 
     hub_split: Annotated[str, Field(min_length=1, max_length=100)] = "train"
     max_length: Annotated[int, Field(ge=2)] = 512
@@ -49,7 +49,7 @@ class DatasetConfig(Body):
 
 
 class TrainingConfig(TrainingSpec):
-    """How to train: everything that a job can take."""
+    """How to train: every option of a job."""
 
     lora_r: Annotated[int, Field(ge=1, le=4096)] | None = None
     lora_alpha: Annotated[float, Field(gt=0)] | None = None
@@ -62,12 +62,12 @@ class TrainingConfig(TrainingSpec):
     model_config = ConfigDict(strict=True)
 
     def given(self) -> dict[str, Any]:
-        """What the caller said, and nothing that was filled in."""
+        """The fields that the client set; defaults are left out."""
         return {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
 
 
 class TrainingBody(Body):
-    """A fine-tune to make."""
+    """The body that makes a training."""
 
     model_name: ModelName
     dataset_config: DatasetConfig
@@ -97,7 +97,7 @@ class TrainingBody(Body):
 
 
 class TrainingAnswer(Answer):
-    """A training as it stands; what is not known yet is null."""
+    """The state of a training; what is not known yet is null."""
 
     success: bool | None
     training_id: str
@@ -118,7 +118,7 @@ class TrainingAnswer(Answer):
 
 
 class TrainingPage(Answer):
-    """Newest first; the next page is `after` the last id."""
+    """Newest first. The next page has `after` set to the last id."""
 
     data: list[TrainingAnswer]
     has_more: bool
@@ -135,7 +135,7 @@ class EventAnswer(Answer):
 
 
 class EventPage(Answer):
-    """In order; the next page is `after` the last seq."""
+    """In order. The next page has `after` set to the last seq."""
 
     data: list[EventAnswer]
     has_more: bool

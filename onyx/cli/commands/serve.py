@@ -41,7 +41,7 @@ def serve(
 
     url = _url(host, listener.getsockname()[1])
     server = Server(settings, on_ready=lambda: _print_ready(url, keys, settings, as_json))
-    asyncio.run(server.serve_and_leave(listener))
+    asyncio.run(server.serve_until_stopped(listener))
 
 
 def _start_runner(settings: "Settings") -> None:

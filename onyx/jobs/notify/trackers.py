@@ -1,4 +1,4 @@
-"""Beside an attempt: the process that tells W&B its numbers. Whatever becomes of it, no job waits for it or fails."""
+"""W&B trackers: beside an attempt, a process that sends its numbers. No job waits for a tracker or fails with it."""
 
 import asyncio
 import importlib.util
@@ -6,79 +6,103 @@ import logging
 import os
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.launch.child import WANDB_API_KEY
-from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec
+from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec, Launcher
 from onyx.jobs.models import Lease
-from onyx.jobs.notify.tracker_process import OVER
+from onyx.jobs.notify.tracker_process import ATTEMPT_OVER
+from onyx.jobs.store.store import Store
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Attempt, attempt_file
 from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.spec import WandbSpec
 
-if TYPE_CHECKING:
-    from onyx.jobs.runner.runner_context import RunnerContext
-
 logger = logging.getLogger(__name__)
 
 TARGET = "onyx.jobs.notify.tracker_process:main"
 BEAT_SECONDS = 1.0
-LEAVE_SECONDS = 5.0
-"""How long a runner that was told to stop lets trackers finish. What they did not tell, the next attempt's does."""
+STOP_SECONDS = 5.0
+"""How long a runner that stops lets trackers finish. The tracker of the next attempt sends the rest."""
 
 
-class Tracking:
+class Trackers:
+    """The trackers of one runner's jobs."""
+
+    def __init__(self, settings: Settings, store: Store, launcher: Launcher) -> None:
+        self.settings = settings
+        self.store = store
+        self.launcher = launcher
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        """By job. A tracker may outlive its attempt; only the runner's end waits for it."""
+
+    def start(self, attempt: Attempt, lease: Lease) -> "Tracker | None":
+        """Start a tracker in the background, if the job asks for one."""
+        wanted = attempt.spec.wandb
+        if wanted is None:
+            return None
+        tracker = Tracker(attempt, lease, self)
+        task = asyncio.create_task(tracker.run(wanted, self.tasks.get(lease.job_id)))
+        self.tasks[lease.job_id] = task
+        task.add_done_callback(lambda done: self._forget(lease.job_id, done))
+        return tracker
+
+    async def stop(self) -> None:
+        """Wait a moment for trackers to finish, then end them."""
+        if self.tasks:
+            _, late = await asyncio.wait(set(self.tasks.values()), timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _forget(self, job_id: str, task: asyncio.Task[None]) -> None:
+        if self.tasks.get(job_id) is task:
+            del self.tasks[job_id]
+
+
+class Tracker:
     """The tracker of one attempt, from the runner's side."""
 
-    def __init__(self, attempt: Attempt, lease: Lease, context: "RunnerContext") -> None:
+    def __init__(self, attempt: Attempt, lease: Lease, trackers: Trackers) -> None:
         self._attempt = attempt
         self._lease = lease
-        self._context = context
+        self._settings = trackers.settings
+        self._store = trackers.store
+        self._launcher = trackers.launcher
         self._over = asyncio.Event()
 
-    def start(self) -> None:
-        """In the background, if the job asks for it."""
-        asked = self._attempt.spec.wandb
-        if asked is None:
-            return
-        trackers, job_id = self._context.trackers, self._lease.job_id
-        task = asyncio.create_task(self._run(asked, trackers.get(job_id)))
-        trackers[job_id] = task
-        task.add_done_callback(lambda done: trackers.pop(job_id) if trackers.get(job_id) is done else None)
-
     def attempt_over(self) -> None:
-        """The ranks have ended: the tracker has the grace time for the rest."""
+        """The ranks have ended: the tracker has the grace time to send the rest."""
         self._over.set()
 
-    async def _run(self, asked: WandbSpec, former: asyncio.Task[None] | None) -> None:
+    async def run(self, wanted: WandbSpec, former: asyncio.Task[None] | None) -> None:
         try:
             if former is not None:
-                await asyncio.wait({former})  # one run of W&B has one who writes it
-            await self._track(asked)
+                await asyncio.wait({former})  # a W&B run has one writer at a time
+            await self._track(wanted)
         except Exception:  # no job fails for this
-            logger.exception("the tracker of %s broke off", self._lease.job_id, extra={"action": "tracker_failed"})
+            logger.exception("the tracker of %s failed", self._lease.job_id, extra={"action": "tracker_failed"})
 
-    async def _track(self, asked: WandbSpec) -> None:
-        mode, lack = mode_of(self._context.settings), why_not(self._context.settings)
-        if lack is not None:
-            await self._say(f"Nothing is sent to W&B: {lack}. The job's numbers are in its events", "warn")
+    async def _track(self, wanted: WandbSpec) -> None:
+        mode, obstacle = mode_of(self._settings), why_not(self._settings)
+        if obstacle is not None:
+            await self._add_event(f"Nothing is sent to W&B: {obstacle}. The job's numbers are in its events", "warn")
             return
-        where = f"run {self._lease.job_id} of project {asked.project}"
+        where = f"run {self._lease.job_id} of project {wanted.project}"
         kept = "kept with the job for `wandb sync`, this server sends nothing" if mode == "offline" else "sent there"
-        await self._say(f"Tracked in W&B as {where}: {kept}", "info")
-        child = await self._context.launcher.start(self._work(mode))
+        await self._add_event(f"Tracked in W&B as {where}: {kept}", "info")
+        child = await self._launcher.start(self._spec(mode))
         try:
-            ended = await self._watch(child)
+            child_exit = await self._watch(child)
         finally:
             child.send(signal.SIGKILL)
             child.close()
-        if ended.status != 0:
-            await self._tell_failure(ended)
+        if child_exit.status != 0:
+            await self._report_failure(child_exit)
 
     async def _watch(self, child: Child) -> ChildExit:
-        """Until it ends; some time after its attempt it must."""
+        """Wait for its end; kill it when the grace time after the attempt's end is over."""
         ending = asyncio.create_task(child.wait())
         over = asyncio.create_task(self._over.wait())
         clock, deadline = asyncio.get_running_loop().time, float("inf")
@@ -86,9 +110,9 @@ class Tracking:
             while not ending.done():
                 child.beat()
                 if over.done() and deadline == float("inf"):
-                    deadline = clock() + self._context.settings.grace_seconds
+                    deadline = clock() + self._settings.grace_seconds
                     with suppress(OSError):  # a full disk: then the deadline ends it
-                        (self._attempt.attempt_dir / OVER).touch()
+                        (self._attempt.attempt_dir / ATTEMPT_OVER).touch()
                 if clock() > deadline:
                     child.send(signal.SIGKILL)
                 awaited = {ending} if over.done() else {ending, over}
@@ -97,8 +121,8 @@ class Tracking:
             over.cancel()
         return ending.result()
 
-    async def _tell_failure(self, ended: ChildExit) -> None:
-        how = f"status {ended.status}" if ended.signal is None else f"signal {ended.signal}"
+    async def _report_failure(self, child_exit: ChildExit) -> None:
+        how = f"status {child_exit.status}" if child_exit.signal is None else f"signal {child_exit.signal}"
         logger.warning(
             "the tracker of %s ended with %s: see tracker.log of attempt %d",
             self._lease.job_id,
@@ -106,16 +130,18 @@ class Tracking:
             self._lease.attempt,
             extra={"action": "tracker_failed"},
         )
-        await self._say(f"W&B is no longer told of this attempt: its tracker ended with {how}, the job goes on", "warn")
+        await self._add_event(
+            f"W&B gets no more numbers of this attempt: its tracker ended with {how}, the job goes on", "warn"
+        )
 
-    async def _say(self, message: str, level: Literal["info", "warn"]) -> None:
-        """An event, if the attempt is still ours to speak of."""
+    async def _add_event(self, message: str, level: Literal["info", "warn"]) -> None:
+        """Add an event to the job, unless another attempt holds it by now."""
         with suppress(LostAttempt, StoreUnavailableError):
-            await self._context.store.attempts.add_event(self._lease, message, level=level)
+            await self._store.attempts.add_event(self._lease, message, level=level)
 
-    def _work(self, mode: str) -> ChildSpec:
+    def _spec(self, mode: str) -> ChildSpec:
         folder = self._attempt.job_dir / "wandb"
-        key = key_of(self._context.settings)
+        key = key_of(self._settings)
         return ChildSpec(
             name="onyx-tracker",
             target=TARGET,
@@ -132,7 +158,7 @@ class Tracking:
 
 
 def key_of(settings: Settings) -> str | None:
-    """The operator's key, or what W&B itself would look for."""
+    """The operator's W&B key: from Onyx's setting, or from W&B's own variable."""
     return settings.wandb_api_key.get_secret_value() if settings.wandb_api_key else os.environ.get(WANDB_API_KEY)
 
 
@@ -141,18 +167,9 @@ def mode_of(settings: Settings) -> str:
 
 
 def why_not(settings: Settings) -> str | None:
-    """What keeps this server from tracking."""
+    """What keeps this server from tracking, if anything."""
     if mode_of(settings) == "disabled":
         return "this server does not track jobs"
     if importlib.util.find_spec("wandb") is None:
         return "wandb is not installed on this server"
     return None
-
-
-async def dismiss(context: "RunnerContext") -> None:
-    """The runner leaves: trackers finish soon, or not at all."""
-    if context.trackers:
-        _, late = await asyncio.wait(set(context.trackers.values()), timeout=LEAVE_SECONDS)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)

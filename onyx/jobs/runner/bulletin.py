@@ -1,4 +1,4 @@
-"""What a runner lets everybody see: a small file under ONYX_HOME, because an API process may have no GPU to look at."""
+"""A runner's state for other processes: a small file under ONYX_HOME/run, as an API process may see no GPU itself."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ from onyx.memory.devices.device import Device
 from onyx.training.contract.spec import Frozen
 
 STALE_SECONDS = 60.0
-"""A bulletin that is older is a dead runner's."""
+"""An older bulletin is that of a dead runner."""
 
 
 class Bulletin(Frozen):
@@ -20,13 +20,13 @@ class Bulletin(Frozen):
     """Seconds since the epoch, by the host's clock."""
 
     events: int
-    """Events that its jobs have told since it started."""
+    """Events that its jobs have written since it started."""
 
     trained_tokens: int
     """Label tokens that they have trained on since it started."""
 
     gpus: tuple[Device, ...] = ()
-    """With their temperatures, and how busy and full they are."""
+    """With their temperature, utilization and free memory."""
 
 
 def post(run_dir: Path, bulletin: Bulletin) -> None:
@@ -38,7 +38,7 @@ def take_down(run_dir: Path, host: str, runner_id: str) -> None:
 
 
 def read_all(run_dir: Path) -> list[Bulletin]:
-    """Those of living runners; what the dead have left is removed."""
+    """The bulletins of living runners. Those of dead runners are deleted."""
     found = []
     for path in sorted(_folder(run_dir).glob("*.json")):
         bulletin = read_json(path, Bulletin)
@@ -50,7 +50,7 @@ def read_all(run_dir: Path) -> list[Bulletin]:
 
 
 def _path(run_dir: Path, host: str, runner_id: str) -> Path:
-    """By host, so that a probe on that host finds its own."""
+    """The name begins with the host, so that a health probe on that host finds its own runner's file."""
     return _folder(run_dir) / f"{host}.{runner_id}.json"
 
 

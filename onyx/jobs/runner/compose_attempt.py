@@ -1,4 +1,4 @@
-"""From what the store knows to what a rank needs: the attempt as one file, and the processes that run it."""
+"""Composes an attempt from a claimed job: the file that its ranks read, and each rank as a process to launch."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TARGET = "onyx.training.rank.main:main"
 
 
 def build_attempt(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: Settings) -> Attempt:
-    """The attempt: the stored plan on the devices that were lent for it."""
+    """The job's stored plan, on the devices that were claimed with it."""
     prepared = PreparedJob.model_validate(claimed.job.prepared)
     if prepared.planned is None:
         raise ValueError(f"{claimed.job.id} was prepared without a plan")
@@ -27,7 +27,7 @@ def build_attempt(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: S
         number=claimed.lease.attempt,
         spec=claimed.spec,
         plan=prepared.planned.plan,
-        shares=[_lend(share, each) for share, each in zip(prepared.planned.shares, lent, strict=True)],
+        shares=[_on_device(share, each) for share, each in zip(prepared.planned.shares, lent, strict=True)],
         memory_losses=claimed.job.memory_losses,
         precision=prepared.planned.precision,
         model_dir=prepared.model_dir,
@@ -44,12 +44,11 @@ def build_attempt(claimed: ClaimedJob, offered: tuple[Offered, ...], settings: S
     )
 
 
-def _lend(share: Share, device: Offered) -> Share:
-    """The share on its device."""
+def _on_device(share: Share, device: Offered) -> Share:
     return share.model_copy(update={"device": device.here.label, "uuid": device.here.uuid})
 
 
-def rank_work(attempt: Attempt, rank: int) -> ChildSpec:
+def rank_spec(attempt: Attempt, rank: int) -> ChildSpec:
     """One rank as a process: it sees its own device and no other."""
     share = attempt.shares[rank]
     return ChildSpec(
@@ -63,5 +62,5 @@ def rank_work(attempt: Attempt, rank: int) -> ChildSpec:
 
 
 def rank_log(folder: Path, rank: int) -> Path:
-    """What a rank writes to its standard output and error."""
+    """A rank's standard output and error."""
     return folder / f"rank-{rank}.log"

@@ -1,4 +1,4 @@
-"""An attempt's events on their way into the store. While the store is away they wait; none is lost."""
+"""Mirrors the events of an attempt from its event file into the store. While the store is unavailable they wait."""
 
 import asyncio
 import logging
@@ -11,7 +11,8 @@ from typing import Any
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.event_file import EVENTS, EventFileReader
 from onyx.jobs.models import ClaimedJob, JobProgress
-from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
+from onyx.jobs.retry import retry_until_available
+from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Event, attempt_dir
@@ -19,12 +20,12 @@ from onyx.training.contract.prepared import PreparedJob
 
 logger = logging.getLogger(__name__)
 
-AWAY_SECONDS = 1.0
-"""Between two tries to tell a store that is away."""
+RETRY_SECONDS = 1.0
+"""Between two writes to a store that is unavailable."""
 
 
 class EventMirror:
-    """Mirrors one attempt: its lines, its progress and its checkpoints."""
+    """Writes one attempt's events, progress and checkpoints to the store, each once."""
 
     def __init__(self, claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper) -> None:
         self._lease = claimed.lease
@@ -32,66 +33,65 @@ class EventMirror:
         self._keeper = keeper
         self._tally = context.tally
         self._tokens = claimed.job.progress.trained_tokens if claimed.job.progress else 0
-        self._tail = EventFileReader(
-            attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt) / EVENTS
-        )
+        folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
+        self._reader = EventFileReader(folder / EVENTS)
         self._waiting: list[Event] = []
-        """Lines that are not in the store yet."""
+        """Events that are not in the store yet."""
         self._metrics: list[Event] = []
-        """Lines that are, and that its record of the job's progress does not count yet."""
+        """Events that are in the store and do not count in its progress of the job yet."""
         self._saved: int | None = None
-        """The newest checkpoint that the store has not heard of."""
+        """The newest checkpoint, until the store knows it."""
         self._total = total_samples(claimed)
         self._planned = planned_bytes(claimed)
         self._last = claimed.job.progress or JobProgress(update=0)
-        self._try_again_at = 0.0
+        self._retry_at = 0.0
         self._began = time.monotonic()
         self._first_samples: int | None = None
-        self.heard_at = self._began
-        """When the attempt last said anything, on this process's clock."""
+        self.last_event_at = self._began
+        """When the attempt last wrote an event, by `time.monotonic`."""
 
-    async def tell(self) -> None:
-        """Everything new, if the store is there; LostAttempt shows in the keeper."""
-        fresh = self._tail.read()
-        if fresh:
-            self.heard_at = time.monotonic()
-            self._waiting += fresh
-        if not self._untold or self._keeper.lost or time.monotonic() < self._try_again_at:
+    async def mirror(self) -> None:
+        """Write what is new, if the store is available. A lost attempt is reported to the lease keeper."""
+        new = self._reader.read()
+        if new:
+            self.last_event_at = time.monotonic()
+            self._waiting += new
+        if not self._pending or self._keeper.lost or time.monotonic() < self._retry_at:
             return
         try:
-            await self._mirror()
-            await self._report()
+            await self._write_events()
+            await self._write_progress()
         except StoreUnavailableError:
-            self._try_again_at = time.monotonic() + AWAY_SECONDS
-            logger.warning("the store is away: %d events wait", len(self._waiting), extra=vars(self._lease))
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            logger.warning("the store is unavailable: %d events wait", len(self._waiting), extra=vars(self._lease))
         except LostAttempt:
             self._keeper.lose()
 
     @property
-    def _untold(self) -> bool:
+    def _pending(self) -> bool:
         return bool(self._waiting or self._metrics or self._saved is not None)
 
-    async def tell_all(self) -> None:
-        """The rest, however long the store takes to come back."""
-        await self.tell()
-        while self._untold and not self._keeper.lost:
+    async def mirror_rest(self) -> None:
+        """Write everything, however long the store is unavailable."""
+        await self.mirror()
+        while self._pending and not self._keeper.lost:
             await asyncio.sleep(0.5)
-            await self.tell()
+            await self.mirror()
 
-    async def _mirror(self) -> None:
-        """Store the lines. Once the store has them they are counted, and never again when what follows is retried."""
+    async def _write_events(self) -> None:
+        """They are counted once they are in the store, and not again when the writes that follow are retried."""
         events = self._waiting
         if not events:
             return
         await self._store.events.mirror(self._lease, events)
         self._waiting = []
-        self._tokens = self._tally.heard(events, self._tokens)
+        self._tokens = self._tally.add(events, self._tokens)
         self._metrics += [event for event in events if event.kind == event_kinds.METRICS]
         saved = [event.data["update"] for event in events if event.kind == event_kinds.CHECKPOINT]
         self._saved = max(saved, default=self._saved)
 
-    async def _report(self) -> None:
-        """What follows from the lines: how far the job is, and from where it could resume."""
+    async def _write_progress(self) -> None:
+        """How far the job is, and the checkpoint from which it could resume."""
         if self._metrics:
             progress = self._progress(self._metrics)
             await self._store.attempts.report_progress(self._lease, progress)
@@ -126,7 +126,7 @@ class EventMirror:
         )
 
     def _norms(self, metrics: Sequence[Event]) -> dict[str, Any]:
-        """The mean so far, moved on by what is new: no list of jobs has to read every update of each."""
+        """The running mean of the gradient norms: listing jobs must not read every update of each."""
         last = self._last
         count = last.norms + len(metrics)
         total = (last.mean_gradient_norm or 0.0) * last.norms + sum(each.data["gradient_norm"] for each in metrics)
@@ -139,14 +139,14 @@ def total_samples(claimed: ClaimedJob) -> int:
 
 
 def planned_bytes(claimed: ClaimedJob) -> int | None:
-    """What the plan lets a rank hold at most: with a roomy heap, which keeps what is freed, more than live tensors."""
+    """The most memory that the plan allows a rank. A roomy heap keeps freed memory: that is more than live tensors."""
     planned = PreparedJob.model_validate(claimed.job.prepared).planned
     devices = planned.plan["devices"] if planned else []
     return max((each["high" if each.get("heap") == "roomy" else "expected_peak"] for each in devices), default=None)
 
 
 async def mirror_former_attempts(claimed: ClaimedJob, context: RunnerContext) -> None:
-    """What attempts before this one left in their files: their runner may have died before it could tell."""
+    """Mirror the event files of attempts before this one: their runner may have died before it did."""
     job_dir = context.settings.job_dir(claimed.job.id)
     for number in range(1, claimed.lease.attempt):
         lines = EventFileReader(attempt_dir(job_dir, number) / EVENTS).read()

@@ -1,4 +1,4 @@
-"""A runner's look at its cards: what they read goes into its bulletin, and a hot one is worth a warning."""
+"""Reads the GPUs of a runner: posts their state in its bulletin and warns the jobs on hot ones."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ from onyx.memory.devices.gpus import list_gpus_async
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 15.0
+CHECK_SECONDS = 15.0
 WARN_SECONDS = 60.0
-"""A job is warned no more often."""
+"""Between two warnings to one job."""
 
 
 class GpuMonitor:
-    """Looks while the runner lives."""
+    """Checks the GPUs as long as the runner lives."""
 
     def __init__(self, context: RunnerContext) -> None:
         self._context = context
@@ -33,17 +33,17 @@ class GpuMonitor:
         try:
             while True:
                 try:
-                    await self.look()
+                    await self.check()
                 except (StoreUnavailableError, OSError) as error:
-                    logger.warning("the vitals cannot be told: %s", error, extra={"action": "vitals_failed"})
-                except Exception:  # a card that reads strangely must not end the watch
-                    logger.exception("a look at the vitals broke off", extra={"action": "vitals_failed"})
-                await asyncio.sleep(LOOK_SECONDS)
+                    logger.warning("GPU check failed: %s", error, extra={"action": "gpu_check_failed"})
+                except Exception:  # an odd reading must not end the monitor
+                    logger.exception("GPU check failed", extra={"action": "gpu_check_failed"})
+                await asyncio.sleep(CHECK_SECONDS)
         finally:
             take_down(self._context.settings.run_dir, this_process().host, self._context.runner_id)
 
-    async def look(self) -> None:
-        """Once: read the cards, post the bulletin, warn."""
+    async def check(self) -> None:
+        """Read the GPUs, post the bulletin, warn."""
         gpus = await list_gpus_async() if self._has_gpus else []
         bulletin = Bulletin(
             runner_id=self._context.runner_id,
@@ -55,29 +55,29 @@ class GpuMonitor:
         )
         await asyncio.to_thread(post, self._context.settings.run_dir, bulletin)
         if too_hot := hot(gpus, self._context.settings.hot_celsius):
-            await self._warn(too_hot)
+            await self._warn_jobs(too_hot)
 
-    async def _warn(self, gpus: Sequence[Device]) -> None:
+    async def _warn_jobs(self, gpus: Sequence[Device]) -> None:
         lent = await self._context.store.claims.lent_devices(this_process().host)
         now = time.monotonic()
         self._warned = {lease: at for lease, at in self._warned.items() if now - at < WARN_SECONDS}
         for lease in set(lent.values()) - set(self._warned):
-            its = [gpu for gpu in gpus if lent.get(gpu.uuid or gpu.label) == lease]
-            if its:
+            own = [gpu for gpu in gpus if lent.get(gpu.uuid or gpu.label) == lease]
+            if own:
                 self._warned[lease] = now
-                await self._tell(lease, its)
+                await self._warn_job(lease, own)
 
-    async def _tell(self, lease: Lease, gpus: Sequence[Device]) -> None:
+    async def _warn_job(self, lease: Lease, gpus: Sequence[Device]) -> None:
         limit = self._context.settings.hot_celsius
         readings = {gpu.label: gpu.temperature for gpu in gpus}
-        words = ", ".join(f"{label} is at {degrees:g} °C" for label, degrees in readings.items())
-        logger.warning("%s, above %g °C", words, limit, extra=vars(lease) | {"action": "gpu_hot"})
+        message = ", ".join(f"{label} is at {degrees:g} °C" for label, degrees in readings.items())
+        logger.warning("%s, above %g °C", message, limit, extra=vars(lease) | {"action": "gpu_hot"})
         with contextlib.suppress(LostAttempt):
             await self._context.store.attempts.warn(
-                lease, f"{words}, above {limit:g} °C: it may slow down", temperatures=readings, limit=limit
+                lease, f"{message}, above {limit:g} °C: it may slow down", temperatures=readings, limit=limit
             )
 
 
 def hot(gpus: Sequence[Device], limit: float) -> list[Device]:
-    """The cards that are above the limit. One that does not say is not."""
+    """The GPUs above the limit. One without a reading does not count."""
     return [gpu for gpu in gpus if gpu.temperature is not None and gpu.temperature > limit]

@@ -1,6 +1,6 @@
-"""Housekeeping: what a runner clears away under ONYX_HOME, now and then.
+"""Housekeeping: a runner deletes what is no longer kept under ONYX_HOME, at intervals.
 
-The functions at the top decide and touch nothing; those below ask the store and remove. Doing it twice does no harm.
+The functions at the top decide and touch nothing; `Housekeeping` asks the store and deletes. Each step is idempotent.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ DAY = 86_400.0
 
 _CONTENT = re.compile(r"[0-9a-f]{64}\.jsonl")
 SAFE_SECONDS = DAY
-"""What is younger may belong to somebody who has not told the store yet: no helper works for so long."""
+"""What is younger may belong to a process that has not written to the store yet: no helper runs for so long."""
 
 
 class Due(Enum):
-    """What of a job may go."""
+    """What of a job may be deleted."""
 
     NOTHING = auto()
     WORKING = auto()
@@ -51,7 +51,7 @@ class Aged:
 
 
 def due(finished_at: float | None, now: float, settings: Settings) -> Due:
-    """What the operator no longer keeps of a job that ended then."""
+    """What is no longer kept of a job that ended at `finished_at`."""
     if finished_at is None:
         return Due.NOTHING
     age = (now - finished_at) / DAY
@@ -63,18 +63,18 @@ def due(finished_at: float | None, now: float, settings: Settings) -> Due:
 
 
 def unused(there: list[Aged], used: frozenset[str], now: float) -> list[Aged]:
-    """Prepared data that no unfinished job needs. It is made again when somebody asks for it again."""
+    """Prepared data that no unfinished job needs. A later job with the same data prepares it again."""
     return [each for each in there if each.path.name not in used and now - each.changed > SAFE_SECONDS]
 
 
 def orphans(there: list[Aged], known: Mapping[str, object], now: float) -> list[Aged]:
-    """What is left of jobs and uploads that the store has forgotten: somebody was killed while deleting."""
+    """Files of jobs and uploads that the store does not know: a process was killed while it deleted them."""
     ours = [each for each in there if is_id(_id(each.path))]
     return [each for each in ours if _id(each.path) not in known and now - each.changed > SAFE_SECONDS]
 
 
 def surplus(entries: list[Aged], limit: int) -> list[Aged]:
-    """The oldest entries, until the rest fits."""
+    """The oldest entries, so many that the rest fits into `limit` bytes."""
     total, gone = sum(entry.size for entry in entries), []
     for entry in sorted(entries, key=lambda entry: entry.changed):
         if total <= limit:
@@ -85,7 +85,7 @@ def surplus(entries: list[Aged], limit: int) -> list[Aged]:
 
 
 class Housekeeping:
-    """One round after another, by one runner of a home at a time."""
+    """One round per interval, by one runner of a home at a time."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
@@ -94,17 +94,17 @@ class Housekeeping:
     async def run(self) -> None:
         while True:
             try:
-                with _alone(self._settings.run_dir / "housekeeping.lock") as alone:
-                    if alone:
+                with _try_lock(self._settings.run_dir / "housekeeping.lock") as locked:
+                    if locked:
                         await self.round()
             except StoreUnavailableError as error:
                 logger.warning("no housekeeping now: %s", error, extra={"action": "housekeeping_failed"})
-            except Exception:  # the next round may go better, and jobs must not suffer
-                logger.exception("a round of housekeeping broke off", extra={"action": "housekeeping_failed"})
+            except Exception:  # the next round may succeed, and jobs must not suffer
+                logger.exception("a round of housekeeping failed", extra={"action": "housekeeping_failed"})
             await asyncio.sleep(self._settings.housekeeping_seconds)
 
     async def round(self) -> dict[str, int]:
-        """Everything once; how many of each kind went."""
+        """Every step once; how many of each kind were deleted."""
         in_use = await self._store.retention.in_use()
         gone = {
             "jobs": await self._old_jobs(in_use),
@@ -116,7 +116,7 @@ class Housekeeping:
             "leftovers": await asyncio.to_thread(_clear_leftovers, self._settings.home),
         }
         if any(gone.values()):
-            logger.info("cleared away: %s", gone, extra={"action": "housekeeping"})
+            logger.info("deleted: %s", gone, extra={"action": "housekeeping"})
         return gone
 
     async def _old_jobs(self, in_use: InUse) -> int:
@@ -127,7 +127,7 @@ class Housekeeping:
         count = 0
         while jobs := await self._store.retention.finished_before(before, in_use.jobs):
             for job_id in jobs:
-                with contextlib.suppress(JobNotFoundError):  # its owner was quicker
+                with contextlib.suppress(JobNotFoundError):  # its owner has just deleted it
                     await self._store.jobs.delete(job_id)
                 await remove_job(self._settings, job_id)
             count += len(jobs)
@@ -151,7 +151,7 @@ class Housekeeping:
         return await asyncio.to_thread(_remove, gone)
 
     async def _uploads(self, in_use: InUse) -> int:
-        """Those whose time is over, unless a job still reads them."""
+        """Expired uploads that no unfinished job reads."""
         home, count = self._settings.home, 0
         for file in await self._store.uploads.expired():
             if file.path(home).name not in in_use.files:
@@ -177,7 +177,7 @@ def _id(path: Path) -> str:
 
 
 def _children(folder: Path) -> Iterator[Path]:
-    """What has a name there. What begins with a dot is a lock, or somebody's work."""
+    """Entries of a directory, without locks and files that are still being written: those begin with a dot."""
     return (path for path in folder.iterdir() if not path.name.startswith("."))
 
 
@@ -187,7 +187,7 @@ def _with_working_files(folder: Path) -> list[str]:
 
 
 def _written_by_the_library(uploads: Path) -> Iterator[Path]:
-    """Data sets that were too large to travel inside of a job. They are named by their content, not by an id."""
+    """Data sets that the library wrote because they were too large for a job's row. They are named by content."""
     return (path for path in _children(uploads) if _CONTENT.fullmatch(path.name))
 
 
@@ -206,7 +206,7 @@ def _aged(folder: Path, find: Callable[[Path], Iterator[Path]] = _children) -> l
 
 
 def _remove(gone: list[Aged]) -> int:
-    """Those that nobody has touched since they were judged. A directory first loses its name: nobody reads half."""
+    """Delete the entries that have not changed since they were listed. Each is renamed first: no reader sees half."""
     count = 0
     for each in gone:
         with contextlib.suppress(OSError):
@@ -218,7 +218,7 @@ def _remove(gone: list[Aged]) -> int:
 
 
 def _clear_leftovers(home: Path) -> int:
-    """What killed processes left of files and directories that they were writing or removing."""
+    """Delete temporary files and directories of processes that were killed while they wrote or removed something."""
     folders = [home / name for name in ("data", "models", "uploads", "cache", "jobs")]
     for pattern in ("cache/*", "jobs/*", "jobs/*/checkpoints", "jobs/*/snapshots"):
         folders += home.glob(pattern)
@@ -226,8 +226,8 @@ def _clear_leftovers(home: Path) -> int:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else keeps this house now. Where locks do not reach, two do, and no harm is done."""
+def _try_lock(path: Path) -> Iterator[bool]:
+    """Whether no other runner does it now. On a file system without locks two may: it is idempotent."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as lock:
         try:

@@ -1,36 +1,29 @@
-"""A lease that is kept while somebody works under it."""
+"""Renews the lease of a claimed job while the runner works on it."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from onyx.jobs.errors import LostAttempt, StoreUnavailableError
 from onyx.jobs.models import ConfigRequest, Lease
-from onyx.jobs.runner.supervisor import supervise
+from onyx.jobs.retry import supervise
 from onyx.jobs.status import StopRequest
 from onyx.jobs.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-RETRY_SECONDS = 0.5
-"""Between two tries to reach a store that is away."""
-
 
 class LeaseKeeper:
-    """Beats for a lease in the background, and hears what the job's owner wants."""
+    """Sends a heartbeat per interval. Each answer says what the job's owner has requested."""
 
     def __init__(self, store: Store, lease: Lease) -> None:
         self.lease = lease
         self.request: StopRequest | None = None
         self.config: ConfigRequest | None = None
         self.lost = False
-        """The store has said that the attempt is somebody else's. A store that is away has said nothing."""
+        """The store has refused this attempt. A store that is unavailable has refused nothing."""
         self.news = asyncio.Event()
-        """Set when any of these changed."""
+        """Set when `request`, `config` or `lost` has changed."""
         self._store = store
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -46,11 +39,11 @@ class LeaseKeeper:
                 await self._task
 
     def beat_now(self) -> None:
-        """Ask the store at once: somebody has nudged."""
+        """Send a heartbeat at once: a client woke the runner and may have requested something."""
         self._due.set()
 
     def lose(self) -> None:
-        """The store has refused a write: the attempt is no longer ours."""
+        """The store has refused a write: this runner must not go on with the attempt."""
         self.lost = True
         self.news.set()
 
@@ -65,21 +58,12 @@ class LeaseKeeper:
 
     async def _beat(self) -> None:
         try:
-            heard = await self._store.attempts.heartbeat(self.lease)
+            answer = await self._store.attempts.heartbeat(self.lease)
         except LostAttempt:
             self.lose()
         except StoreUnavailableError:
-            logger.warning("the store is away: training goes on", extra=vars(self.lease))
+            logger.warning("the store is unavailable: training goes on", extra=vars(self.lease))
         else:
-            if (heard.request, heard.config) != (self.request, self.config):
-                self.request, self.config = heard.request, heard.config
+            if (answer.request, answer.config) != (self.request, self.config):
+                self.request, self.config = answer.request, answer.config
                 self.news.set()
-
-
-async def retry_until_available(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call to the store until it has answered. Its refusals are answers."""
-    while True:
-        try:
-            return await call()
-        except StoreUnavailableError:
-            await asyncio.sleep(RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Preparing a job: a helper process looks at its model and its data and makes the plan. No device is taken."""
+"""Prepares a claimed job: a helper process checks its model and its data and makes the plan. It uses no device."""
 
 import asyncio
 import signal
@@ -9,8 +9,9 @@ from onyx.jobs.files import read_json, write_json
 from onyx.jobs.job_directory import serves
 from onyx.jobs.launch.launcher import Child, ChildExit, ChildSpec
 from onyx.jobs.models import ClaimedJob
+from onyx.jobs.retry import retry_until_available
 from onyx.jobs.runner.device_offers import Offered, choose_devices, needs_of
-from onyx.jobs.runner.lease_keeper import LeaseKeeper, retry_until_available
+from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.runner.runner_context import RunnerContext
 from onyx.jobs.status import Outcome, StopRequest
 from onyx.training.contract.attempt import Failure, attempt_dir
@@ -21,7 +22,7 @@ TARGET = "onyx.training.prepare.main:main"
 
 
 async def prepare(claimed: ClaimedJob, context: RunnerContext) -> None:
-    """From `validating` to `queued`, or to `failed` with what the user must change."""
+    """Take a job from `validating` to `queued`, or to `failed` with what the user must change."""
     chosen = choose_devices(context.offered, claimed.spec)
     wanted = len(claimed.spec.gpu_ids or ()) or claimed.spec.devices
     if len(chosen) < wanted:
@@ -36,21 +37,20 @@ async def prepare(claimed: ClaimedJob, context: RunnerContext) -> None:
         out=folder,
     )
     write_json(folder / "request.json", request)
-    async with LeaseKeeper(
-        context.store, claimed.lease
-    ) as keeper:  # first: a cold template can take longer than a lease
+    # The lease is kept first: a fork server that still starts can take longer than a lease.
+    async with LeaseKeeper(context.store, claimed.lease) as keeper:
         context.keepers.add(keeper)
-        child = await context.launcher.start(_work(context, request))
+        child = await context.launcher.start(_helper(context, request))
         try:
-            ended = await _watch(child, keeper, context)
+            child_exit = await _watch(child, keeper, context)
         finally:
             context.keepers.discard(keeper)
             child.close()
     if not keeper.lost:
-        await _report(claimed, context, keeper, ended, chosen)
+        await _record(claimed, context, keeper, child_exit, chosen)
 
 
-def _work(context: RunnerContext, request: PrepareRequest) -> ChildSpec:
+def _helper(context: RunnerContext, request: PrepareRequest) -> ChildSpec:
     token = context.settings.hub_token
     return ChildSpec(
         name="onyx-prepare",
@@ -64,18 +64,18 @@ def _work(context: RunnerContext, request: PrepareRequest) -> ChildSpec:
 
 async def _roots(context: RunnerContext, claimed: ClaimedJob) -> Roots:
     settings = context.settings
-    own = [settings.home / "uploads"] + ([settings.data_root] if settings.data_root else [])
+    data = [settings.home / "uploads"] + ([settings.data_root] if settings.data_root else [])
     return Roots(
         home=settings.home,
         models=settings.model_root,
-        data=tuple(own),
+        data=tuple(data),
         jobs=await _former_jobs(context, claimed),
         remote_code=settings.remote_code_models,
     )
 
 
 async def _former_jobs(context: RunnerContext, claimed: ClaimedJob) -> tuple[str, ...]:
-    """The job whose model is the base of this one, if that is what its model names and both are the same owner's."""
+    """The job whose model this one continues, if its model is that of a former job of the same owner."""
     job_id = claimed.spec.model.partition(":")[0]
     former = await retry_until_available(lambda: context.store.jobs.get(job_id, claimed.job.owner))
     if former is None or not former.status.terminal or not serves(former, claimed.spec.model):
@@ -84,7 +84,7 @@ async def _former_jobs(context: RunnerContext, claimed: ClaimedJob) -> tuple[str
 
 
 async def _watch(child: Child, keeper: LeaseKeeper, context: RunnerContext) -> ChildExit:
-    """Until it ends, is no longer wanted, or takes too long."""
+    """Wait for the helper's end; kill it when its plan is no longer wanted or it takes too long."""
     deadline = asyncio.get_running_loop().time() + context.settings.prepare_seconds
     waiting = asyncio.create_task(child.wait())
     while not waiting.done():
@@ -96,15 +96,15 @@ async def _watch(child: Child, keeper: LeaseKeeper, context: RunnerContext) -> C
     return waiting.result()
 
 
-async def _report(
-    claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper, ended: ChildExit, chosen: tuple[Offered, ...]
+async def _record(
+    claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeeper, child_exit: ChildExit, chosen: tuple[Offered, ...]
 ) -> None:
     folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     prepared = read_json(folder / "prepared.json", PreparedJob)
     failure = read_json(folder / "error.json", Failure)
     store, lease = context.store, claimed.lease
     with suppress(LostAttempt):
-        if ended.status == 0 and prepared is not None:
+        if child_exit.status == 0 and prepared is not None:
             document, needs = prepared.model_dump(mode="json"), needs_of(chosen, claimed.spec)
             await retry_until_available(
                 lambda: store.attempts.report_prepared(lease, needs, document, warnings=prepared.warnings)

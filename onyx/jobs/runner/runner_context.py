@@ -1,11 +1,11 @@
-"""What everybody who works for a runner shares."""
+"""What the tasks of one runner share."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onyx.jobs.launch.launcher import Launcher
 from onyx.jobs.models import RunnerDevice
+from onyx.jobs.notify.trackers import Trackers
 from onyx.jobs.runner.device_offers import Offered
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
@@ -16,13 +16,16 @@ from onyx.training.contract.attempt import Event
 
 @dataclass
 class JobTally:
-    """Counted from what the ranks say."""
+    """Counted from the events of ranks."""
 
     events: int = 0
     trained_tokens: int = 0
 
-    def heard(self, events: Sequence[Event], before: int) -> int:
-        """Lines of an attempt that are in the store now. `before`, and what is returned: the tokens of its job."""
+    def add(self, events: Sequence[Event], before: int) -> int:
+        """Count an attempt's events, once they are in the store.
+
+        `before` is the number of tokens that its job had trained on; the new number is returned.
+        """
         self.events += len(events)
         reports = [event.data.get("trained_tokens") for event in events if event.kind == event_kinds.METRICS]
         after = max([tokens for tokens in reports if isinstance(tokens, int)], default=before)
@@ -32,7 +35,7 @@ class JobTally:
 
 @dataclass(kw_only=True)
 class RunnerContext:
-    """A runner's tools and what it has in hand."""
+    """A runner's settings, store, launcher and devices, and its leases and trackers."""
 
     settings: Settings
     store: Store
@@ -40,16 +43,18 @@ class RunnerContext:
     runner_id: str
     offered: tuple[Offered, ...]
     keepers: set[LeaseKeeper] = field(default_factory=set)
-    """Leases in hand, to be asked about when somebody nudges."""
+    """Of the jobs at hand: they send a heartbeat when a client wakes the runner."""
 
     tally: JobTally = field(default_factory=JobTally)
     """What its jobs have done since it started."""
 
-    trackers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By job: who tells W&B. They may outlive an attempt, and nothing waits for them but the runner's end."""
+    trackers: Trackers = field(init=False)
 
     stopping: bool = False
-    """The runner was told to stop: ranks save, jobs go back to the queue."""
+    """The runner got SIGTERM: ranks save, jobs go back to the queue."""
+
+    def __post_init__(self) -> None:
+        self.trackers = Trackers(self.settings, self.store, self.launcher)
 
     @property
     def lent(self) -> list[RunnerDevice]:

@@ -1,4 +1,4 @@
-"""The lock of the one runner that a home has on a host, and what it says of its holder."""
+"""The lock of a home's one runner on this host. The locked file says which process holds it."""
 
 import contextlib
 import fcntl
@@ -21,10 +21,10 @@ class LockedBy:
 
     pid: int
     started: int
-    """As in Holder."""
+    """As in ProcessIdentity."""
 
     embedded: bool
-    """Started by an API process or a script, for as long as one lives; not a unit of its own."""
+    """Started by a client process, and stays as long as one lives. False for one that an operator started."""
 
 
 def lock_path(run_dir: Path) -> Path:
@@ -34,7 +34,7 @@ def lock_path(run_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def only_one(run_dir: Path, *, embedded: bool) -> Iterator[bool]:
-    """Whether this is the only runner that was started for its home on this host; the lock lasts as long as it does."""
+    """Take the lock until the block ends; whether it was free."""
     private_directory(run_dir.parent)
     close_directory(run_dir)
     with lock_path(run_dir).open("a") as lock:
@@ -51,9 +51,9 @@ def only_one(run_dir: Path, *, embedded: bool) -> Iterator[bool]:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether a runner that was started for this home lives on this host.
+    """Whether a runner of this home lives on this host.
 
-    The kernel is asked who is in the way of a lock. Taking the lock to find out would keep out a runner that starts.
+    The kernel says whether a lock would conflict. Taking the lock to find out would keep out a runner that starts.
     """
     try:
         with lock_path(run_dir).open("rb") as lock:
@@ -67,7 +67,7 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def locked_by(run_dir: Path) -> LockedBy | None:
-    """Who holds the lock; None when nobody does, or one that has not said yet who it is."""
+    """The runner that holds the lock; None if the lock is free, or its holder has not written its name yet."""
     if not is_locked(run_dir):
         return None
     with contextlib.suppress(OSError, ValueError, TypeError):

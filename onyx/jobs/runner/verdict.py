@@ -1,4 +1,4 @@
-"""How an attempt ended, from how its ranks did."""
+"""Judges how an attempt ended, from the exits of its ranks and the files they left."""
 
 import re
 import signal
@@ -13,8 +13,8 @@ from onyx.jobs.status import Outcome
 from onyx.memory.devices.cpu import ROOT, own_groups
 from onyx.training.contract.attempt import Exit, Failure, Result
 
-LAST_WORDS = 2**16
-"""Bytes at the end of a rank's log in which a reason for its abort is looked for."""
+LOG_TAIL_BYTES = 2**16
+"""Bytes at the end of a rank's log that are searched for the reason of its abort."""
 
 _NO_MEMORY = re.compile(
     r"terminate called.*?(?:std::bad_alloc|can't allocate memory|cannot allocate memory|out of memory)"  # C++
@@ -25,51 +25,50 @@ _NO_MEMORY = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the store is told."""
+    """What is recorded in the store."""
 
     outcome: Outcome
     why: str
-    """For people: which rank, and how."""
+    """For logs: which rank ended how."""
 
     result: Result | None = None
     failure: Failure | None = None
 
 
-def judge(ends: Sequence[ChildExit], folder: Path, oom_killed: bool) -> Verdict:
-    """The worst that a rank says decides; files that are not there are not believed."""
-    statuses = [end.status for end in ends]
+def judge(exits: Sequence[ChildExit], folder: Path, oom_killed: bool) -> Verdict:
+    """The worst exit decides. An exit that should have left a file and did not counts as a lost attempt."""
+    statuses = [each.status for each in exits]
     failure = read_json(folder / "error.json", Failure)
     if Exit.USER_ERROR in statuses and failure is not None:
         return Verdict(Outcome.FAILED, failure.message, failure=failure)
     result = read_json(folder / "result.json", Result)
     if all(status == Exit.DONE for status in statuses) and result is not None:
         return Verdict(Outcome.SUCCEEDED, "all ranks are done", result=result)
-    aborted = any(_aborted_for_memory(end, rank_log(folder, rank)) for rank, end in enumerate(ends))
+    aborted = any(_aborted_for_memory(each, rank_log(folder, rank)) for rank, each in enumerate(exits))
     if Exit.MEMORY in statuses or aborted or oom_killed:
-        return Verdict(Outcome.MEMORY, describe(ends))
+        return Verdict(Outcome.MEMORY, describe(exits))
     if Exit.SAVED in statuses and all(status in (Exit.SAVED, Exit.DONE) for status in statuses):
         return Verdict(Outcome.SAVED, "all ranks have saved")
-    return Verdict(Outcome.LOST, describe(ends))
+    return Verdict(Outcome.LOST, describe(exits))
 
 
-def describe(ends: Sequence[ChildExit]) -> str:
-    """Each rank's end by name."""
-    return ", ".join(f"rank {rank} {_end(end)}" for rank, end in enumerate(ends))
+def describe(exits: Sequence[ChildExit]) -> str:
+    return ", ".join(f"rank {rank} {_how(each)}" for rank, each in enumerate(exits))
 
 
-def _end(end: ChildExit) -> str:
-    if end.signal is not None:
-        return f"was killed by {signal.Signals(end.signal).name}"
-    if end.status is None:
-        return "ended nobody knows how"
+def _how(child_exit: ChildExit) -> str:
+    if child_exit.signal is not None:
+        return f"was killed by {signal.Signals(child_exit.signal).name}"
+    if child_exit.status is None:
+        return "ended in an unknown way"
     names = {status.value: status.name.lower().replace("_", " ") for status in Exit}
-    return f"ended with {names.get(end.status, f'status {end.status}')}"
+    return f"ended with {names.get(child_exit.status, f'status {child_exit.status}')}"
 
 
 def oom_kills(root: Path = ROOT) -> int:
-    """How many processes of this one's control group the kernel's OOM killer has killed; 0 where that is not counted.
+    """Processes of this control group that the kernel's OOM killer has killed; 0 where the kernel does not count them.
 
-    Ranks are in the group of their runner. The counts of other groups tell of other programs.
+    Ranks are in the group of their runner. Other groups count other programs.
     """
     total = 0
     for group in own_groups("memory", root=root):
@@ -82,14 +81,14 @@ def oom_kills(root: Path = ROOT) -> int:
     return total
 
 
-def _aborted_for_memory(end: ChildExit, log: Path) -> bool:
-    """Whether native code aborted because it got no memory. It aborts for much else, such as a peer that is gone."""
-    if end.signal != signal.SIGABRT:
+def _aborted_for_memory(child_exit: ChildExit, log: Path) -> bool:
+    """Whether native code aborted because it got no memory. It also aborts for other reasons, such as a lost peer."""
+    if child_exit.signal != signal.SIGABRT:
         return False
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LAST_WORDS))
-            said = file.read(LAST_WORDS).decode(errors="replace")
+            file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+            tail = file.read(LOG_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return False
-    return _NO_MEMORY.search(said) is not None
+    return _NO_MEMORY.search(tail) is not None

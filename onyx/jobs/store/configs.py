@@ -17,7 +17,7 @@ class Configs(Concern):
     """By id and owner; `owner` None is the operator."""
 
     async def put(self, owner: str, config: dict[str, Any], *, most: int | None = None) -> StoredConfig:
-        """Store a new one, unless its owner has `most` already."""
+        """Store a new config, unless its owner has `most` already."""
         check_name("owner", owner)
         text = json_text.dump(config)
         async with self._database.writing() as tx:
@@ -36,7 +36,7 @@ class Configs(Concern):
             return _to_config(row) if row is not None and owner in (None, row.owner) else None
 
     async def update(self, config_id: str, config: dict[str, Any], owner: str | None = None) -> StoredConfig | None:
-        """Replace it whole; None when there is none of this owner."""
+        """Replace the whole config; None when this owner has no such config."""
         text = json_text.dump(config)
         async with self._database.writing() as tx:
             row = await tx.session.get(ConfigRow, config_id, with_for_update=True) if is_id(config_id) else None
@@ -47,19 +47,19 @@ class Configs(Concern):
             return _to_config(row)
 
     async def delete(self, config_id: str, owner: str | None = None) -> bool:
-        """Whether there was one to forget."""
-        gone = delete(ConfigRow).where(ConfigRow.id == config_id)
+        """Delete the config; whether there was one."""
+        query = delete(ConfigRow).where(ConfigRow.id == config_id)
         if owner is not None:
-            gone = gone.where(ConfigRow.owner == owner)
+            query = query.where(ConfigRow.owner == owner)
         async with self._database.writing() as tx:
-            result = await tx.session.execute(gone) if is_id(config_id) else None
+            result = await tx.session.execute(query) if is_id(config_id) else None
             return isinstance(result, CursorResult) and result.rowcount == 1
 
     async def delete_all(self, owner: str | None) -> int:
-        """Forget all of an owner's; how many there were."""
-        gone = delete(ConfigRow)
+        """Delete all configs of an owner; how many there were."""
+        query = delete(ConfigRow)
         async with self._database.writing() as tx:
-            result = await tx.session.execute(gone if owner is None else gone.where(ConfigRow.owner == owner))
+            result = await tx.session.execute(query if owner is None else query.where(ConfigRow.owner == owner))
             return result.rowcount if isinstance(result, CursorResult) else 0
 
 
@@ -69,7 +69,7 @@ async def _check_quota(tx: Transaction, owner: str, most: int | None) -> None:
     query = select(func.count()).where(ConfigRow.owner == owner)
     if (await tx.session.execute(query)).scalar_one() >= most:
         raise QuotaExceededError(
-            f"{most:,} configs are stored, which is the limit: forget one that you no longer need (DELETE /cleanup/ID)"
+            f"{most:,} configs are stored, which is the limit: delete one that you no longer need (DELETE /cleanup/ID)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Transactions: what every part of the store is built on."""
+"""The database of the store: its engine, its clock and its transactions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -23,10 +23,10 @@ _POSTGRESQL = sql_cast(func.extract("epoch", func.clock_timestamp()), Double)
 
 
 class DatabaseClock:
-    """Seconds since the epoch."""
+    """The database's clock, in seconds since the epoch: one clock for processes on all hosts."""
 
     async def now(self, session: AsyncSession) -> float:
-        """Read anew at every call, also inside of one transaction."""
+        """The time now, also inside of a transaction (not when it began)."""
         expression = _SQLITE if session.get_bind().dialect.name == "sqlite" else _POSTGRESQL
         now: float = (await session.execute(select(expression))).scalar_one()
         return now
@@ -36,10 +36,10 @@ READ_ONLY = "onyx_read_only"
 """Execution option of connections that only read: on SQLite they take no lock."""
 
 BUSY_SECONDS = 10
-"""How long a statement waits for another's lock."""
+"""How long a statement waits for a lock."""
 
 ABANDONED_SECONDS = 30
-"""How long PostgreSQL lets a silent client keep a transaction, and with it its locks, before it ends it."""
+"""How long PostgreSQL lets a silent client keep a transaction and its locks."""
 
 _SQLITE_PRAGMAS = (
     f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}",  # first: the next one may have to wait
@@ -59,7 +59,7 @@ def parse_url(url: str | URL) -> URL:
     """The same address with the driver that Onyx uses."""
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # whose message might repeat the password
+    except (ArgumentError, ValueError):  # its message may contain the password
         raise StoreUrlError("the store's address cannot be read: give sqlite:///path or postgresql://…") from None
     backend = parsed.drivername.partition("+")[0]
     if backend == "sqlite":
@@ -79,14 +79,14 @@ def _sqlite(url: URL) -> AsyncEngine:
 
 
 async def _connect_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connection:
-    """A connection. Where the file cannot be opened, the connection's thread has ended before the error is raised.
+    """A connection. When the file cannot be opened, its thread is joined before the error is raised.
 
-    aiosqlite only asks that thread to stop. It answers the event loop once more, and where the loop is closed by then
-    (a command or a test that ends with this error), the thread dies of that.
+    aiosqlite only signals its thread to stop. That thread then calls the event loop once more, and raises when the loop
+    is closed by then (as after a command that ends with this error).
     """
     connection: Any = aiosqlite.connect(*arguments, **options)
     thread: Thread = getattr(connection, "_thread", connection)  # before 0.22 the connection is the thread
-    thread.daemon = True  # as SQLAlchemy does: a connection that is left open keeps no process from ending
+    thread.daemon = True  # as SQLAlchemy does: an open connection does not keep the process alive
     try:
         return cast(aiosqlite.Connection, await connection)
     except BaseException:
@@ -95,7 +95,7 @@ async def _connect_sqlite(*arguments: Any, **options: Any) -> aiosqlite.Connecti
 
 
 def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # the driver begins nothing by itself
+    connection.isolation_level = None  # the driver must not begin transactions
     cursor = connection.cursor()
     for pragma in _SQLITE_PRAGMAS:
         cursor.execute(pragma)
@@ -103,8 +103,8 @@ def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and then wants to write can fail at once, whatever the busy time-out: so writers
-    # take the lock at the start.
+    # A transaction that first reads and then writes can fail at once, despite the busy time-out. So writers take the
+    # lock at the start.
     reads = connection.get_execution_options().get(READ_ONLY, False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
@@ -112,14 +112,14 @@ def _begin_sqlite(connection: Connection) -> None:
 def _postgresql(url: URL) -> AsyncEngine:
     settings = {
         "application_name": "onyx",
-        "jit": "off",  # it costs more than any of our queries
+        "jit": "off",  # compiling takes longer than any of these queries
         "lock_timeout": f"{BUSY_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{ABANDONED_SECONDS}s",
     }
     try:
         return create_async_engine(
             url,
-            pool_pre_ping=True,  # a database that was restarted is met with a new connection, not with an error
+            pool_pre_ping=True,  # after a restart of the database, calls get a new connection instead of an error
             connect_args={"timeout": BUSY_SECONDS, "command_timeout": ABANDONED_SECONDS, "server_settings": settings},
         )
     except ModuleNotFoundError as error:
@@ -129,10 +129,10 @@ def _postgresql(url: URL) -> AsyncEngine:
 
 
 LEASE_SECONDS = 30.0
-"""How long a silent runner keeps a job."""
+"""How long a runner that sends no heartbeat keeps a job."""
 
 CLAIM_LOCK = 0x0_1A1E
-"""PostgreSQL's name of the lock that lets one runner choose at a time."""
+"""Key of the PostgreSQL advisory lock that lets one runner at a time choose a job."""
 
 
 MAX_NAMES = 500
@@ -141,17 +141,17 @@ MAX_NAMES = 500
 
 @dataclass(frozen=True)
 class Transaction:
-    """All or nothing."""
+    """An open transaction that writes."""
 
     session: AsyncSession
-    """Where it happens."""
+    """The session to write with."""
 
     now: float
     """When it began, by the database's clock."""
 
 
 class Database:
-    """An engine, a clock and how long a lease is."""
+    """The engine and clock of one store, and how long its leases last."""
 
     def __init__(
         self, engine: AsyncEngine, *, lease_seconds: float = LEASE_SECONDS, clock: DatabaseClock | None = None
@@ -164,32 +164,32 @@ class Database:
 
     @asynccontextmanager
     async def writing(self, lock: int | None = None) -> AsyncIterator[Transaction]:
-        """A transaction that commits at the end, or leaves nothing behind; one at a time of those that name a lock."""
+        """A transaction that commits at the end, or rolls back on an error. One at a time holds `lock`."""
         with available():
             async with self._writer.begin() as session:
-                if lock is not None and session.get_bind().dialect.name == "postgresql":  # on SQLite writers are alone
+                if lock is not None and session.get_bind().dialect.name == "postgresql":  # SQLite has one writer anyway
                     await session.execute(select(func.pg_advisory_xact_lock(lock)))
                 yield Transaction(session, await self.clock.now(session))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """A look at the tables that waits for no writer."""
+        """A session that only reads, and waits for no writer."""
         with available():
             async with self._reader() as session:
                 yield session
 
     async def now(self) -> float:
-        """The database's clock; also the cheapest way to see that it answers."""
+        """The database's clock; also the cheapest check that the database answers."""
         async with self.reading() as session:
             return await self.clock.now(session)
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self.engine.dispose()
 
 
 class Concern:
-    """One part of the store: the queries about one kind of row, on the shared database."""
+    """One part of the store: the queries about one subject, on the shared database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -197,15 +197,17 @@ class Concern:
 
 @contextmanager
 def available() -> Iterator[None]:
-    """One error for all the ways in which a database can be away, so that callers know when to try again."""
+    """Turn every error of an unreachable database into StoreUnavailableError, so that callers know when to retry."""
     try:
         yield
     except (IntegrityError, ProgrammingError, DataError):
-        raise  # the database caught a defect: trying again would not help
+        raise  # a defect: trying again would not help
     except (DBAPIError, StaleDataError, PoolTimeoutError, OSError, TimeoutError) as error:
         raise StoreUnavailableError(_reason(error)) from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0] == "asyncpg":  # while connecting, nobody wraps the driver's errors
+        if (
+            type(error).__module__.partition(".")[0] == "asyncpg"
+        ):  # SQLAlchemy does not wrap the driver's errors while connecting
             raise StoreUnavailableError(_reason(error)) from error
         raise
 

@@ -1,4 +1,4 @@
-"""Events: mirrored from the attempts' files, each line once, and numbered so that no reader misses one."""
+"""Events and metrics: mirrored from the attempts' files, each line once, numbered so that no reader misses one."""
 
 from collections.abc import Sequence
 
@@ -19,76 +19,76 @@ from onyx.training.contract.attempt import Event
 
 MAX_PAGE = 1000
 UPDATE = "update"
-"""Where a metrics event says which update its numbers belong to."""
+"""The key of the update's number in the data of a metrics event."""
 
 
 class EventLog(Concern):
-    """A job's events have the numbers 1, 2, 3… A number is given under the job's lock, in the transaction that stores
-    the event: whoever has seen number n will never be surprised by a smaller one."""
+    """The numbered events of each job. Numbers 1, 2, 3… are given under the job's lock, in the transaction that stores
+    the event: after event n, a reader never meets a new event with a smaller number."""
 
     async def mirror(self, lease: Lease, lines: Sequence[Event]) -> int:
-        """Store lines of the attempt's own file, and say how many were new; those that are there are left alone."""
+        """Store lines of the attempt's events file that are not stored yet; how many there were."""
         async with self._database.writing() as tx:
             job, _ = await lock_held(tx, lease)
             return await _append(tx, job, lease.attempt, lines)
 
     async def mirror_ended(self, runner_id: str, job_id: str, attempt: int, lines: Sequence[Event]) -> int:
-        """Store what an attempt that was lost left in its file: for the runner that took over, or ended, its job.
+        """Store the rest of an ended attempt's file. The runner that took over or ended the job calls this.
 
-        The runner that lost the attempt may not, unless it holds the job again: a zombie writes nothing.
+        The runner that lost the attempt may not, unless it holds the job again: it may be a zombie.
         """
         async with self._database.writing() as tx:
             job = await find_job(tx, job_id)
-            former = await find_attempt(tx, job_id, attempt)
-            if job is None or former is None:
+            ended = await find_attempt(tx, job_id, attempt)
+            if job is None or ended is None:
                 raise LostAttempt(job_id, attempt)
             live = await live_attempt(tx, job)
             holds = live is not None and live.runner_id == runner_id
-            if former.ended_at is None or (former.runner_id == runner_id and not holds):
+            if ended.ended_at is None or (ended.runner_id == runner_id and not holds):
                 raise LostAttempt(job_id, attempt)
             return await _append(tx, job, attempt, lines)
 
     async def list(
         self, job_id: str, *, after: int | None = None, limit: int = 100, newest_first: bool = False
     ) -> tuple[StoredEvent, ...]:
-        """Events beyond number `after`, in the direction asked for."""
-        query = events_query(job_id, after=after, limit=_page(limit), newest_first=newest_first)
+        """Events after number `after`: later ones, or earlier ones if `newest_first`."""
+        query = events_query(job_id, after=after, limit=_check_limit(limit), newest_first=newest_first)
         if not is_id(job_id):
             return ()
         async with self._database.reading() as session:
             return tuple(to_event(row) for row in await session.scalars(query))
 
     async def snapshots(self, job_id: str) -> tuple[StoredEvent, ...]:
-        """What the job said of each snapshot, the latest word of each epoch, newest first."""
+        """The latest snapshot event of each epoch, newest first."""
         query = (
             select(EventRow)
             .where(EventRow.job_id == job_id, EventRow.kind == event_kinds.SNAPSHOT)
             .order_by(EventRow.seq)
         )
         async with self._database.reading() as session:
-            said = {(event := to_event(row)).data.get("epoch"): event for row in await session.scalars(query)}
-        return tuple(sorted(said.values(), key=lambda event: event.seq, reverse=True))
+            by_epoch = {(event := to_event(row)).data.get("epoch"): event for row in await session.scalars(query)}
+        return tuple(sorted(by_epoch.values(), key=lambda event: event.seq, reverse=True))
 
     async def last_line(self, job_id: str, attempt: int) -> int:
-        """The last line of an attempt's file that is in the store; 0 for none."""
+        """The last stored line of an attempt's events file; 0 for none."""
         query = select(func.max(EventRow.line)).where(EventRow.job_id == job_id, EventRow.attempt == attempt)
         async with self._database.reading() as session:
             return (await session.execute(query)).scalar_one() or 0
 
     async def list_metrics(self, job_id: str, *, after: int = -1, limit: int = MAX_PAGE) -> tuple[Metric, ...]:
-        """Numbers per update, in the order of updates, beyond update `after`."""
+        """The metrics of the updates after update `after`, in order."""
         query = select(MetricRow).where(MetricRow.job_id == job_id, MetricRow.update > after)
-        query = query.order_by(MetricRow.update).limit(_page(limit))
+        query = query.order_by(MetricRow.update).limit(_check_limit(limit))
         if not is_id(job_id):
             return ()
         async with self._database.reading() as session:
             return tuple(_to_metric(row) for row in await session.scalars(query))
 
     async def last_metrics(self, job_id: str, count: int) -> tuple[Metric, ...]:
-        """Numbers of the newest `count` updates that the store heard of, in the order of updates."""
+        """The metrics of the newest `count` updates, in the order of updates."""
         query = select(MetricRow).where(MetricRow.job_id == job_id).order_by(MetricRow.update.desc())
         async with self._database.reading() as session:
-            newest = await session.scalars(query.limit(_page(count)))
+            newest = await session.scalars(query.limit(_check_limit(count)))
             return tuple(_to_metric(row) for row in reversed(newest.all()))
 
 
@@ -104,7 +104,7 @@ def events_query(job_id: str, *, after: int | None, limit: int, newest_first: bo
     return query.order_by(EventRow.seq).where(EventRow.seq > (after or 0))
 
 
-def _page(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_PAGE:
         raise BadValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
     return limit
@@ -144,7 +144,7 @@ def _row(job: JobRow, attempt: int, seq: int, event: Event) -> dict[str, str | i
 
 
 async def _keep_metrics(tx: Transaction, job: JobRow, attempt: int, events: Sequence[Event]) -> None:
-    """One row per update: of two attempts that made it, the later one's, whichever was mirrored first."""
+    """Keep one row per update: of two attempts that made it, the later one's, also if that was mirrored first."""
     rows = [
         {"job_id": job.id, "update": update, "attempt": attempt, "time": event.time, "data": json_text.dump(event.data)}
         for event in events

@@ -1,4 +1,4 @@
-"""How many: what an operator's dashboard asks the store every few seconds."""
+"""Counts of jobs, runners and devices, for an operator's dashboard."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from onyx.jobs.store.tables import DeviceRow, JobRow, RunnerRow
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """The store at one moment."""
+    """The store's counts at one moment."""
 
     jobs: dict[JobStatus, int]
     """Every status, also those that no job has."""
@@ -27,9 +27,10 @@ class Counts:
 
 
 class Inventory(Concern):
-    """Answered from indexes and short tables."""
+    """Cheap enough for a request every few seconds: it reads indexes and short tables only."""
 
     async def counts(self) -> Counts:
+        """The counts now."""
         by_status = select(JobRow.status, func.count()).group_by(JobRow.status)
         oldest = select(func.min(JobRow.queued_at)).where(JobRow.status == JobStatus.QUEUED)
         async with self._database.reading() as session:

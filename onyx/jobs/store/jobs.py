@@ -1,4 +1,4 @@
-"""Making jobs, finding them again and deleting them."""
+"""Jobs: create, get, list, count and delete them."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ from onyx.jobs.records import AttemptRecord
 from onyx.jobs.status import OPEN, JobStatus
 from onyx.jobs.store import json_text
 from onyx.jobs.store.database import Concern, Transaction
-from onyx.jobs.store.lifecycle import lock_job, say
+from onyx.jobs.store.lifecycle import add_event, lock_job
 from onyx.jobs.store.rows import join_spec, split_spec, to_attempt, to_job
 from onyx.jobs.store.tables import AttemptRow, IdempotencyRow, JobRow, MetadataRow, OwnerRow, SamplesRow
 from onyx.training.contract.spec import JobSpec
@@ -29,7 +29,7 @@ MAX_PAGE = 1000
 
 
 class Jobs(Concern):
-    """Jobs as their owners see them."""
+    """Jobs as their owners see them; `owner` None is the operator."""
 
     async def create(
         self,
@@ -42,11 +42,11 @@ class Jobs(Concern):
         again_within: float | None = None,
         refusal: StoreError | None = None,
     ) -> Job:
-        """A new job, `validating`; or, for a key that this owner used with the same body, the job it made then.
+        """Create a job with status `validating`, or return the one that an earlier request with the same key created.
 
-        `again_within` is for requests that say they are sent again: then the job that the same body made within so many
-        seconds is the answer. `refusal` is raised where a new job would be made: what speaks against one does not speak
-        against the former.
+        `again_within` is for requests that a client marks as a retry: the job that the same body created within so many
+        seconds is returned. `refusal` is raised only when a new job would be created, not when an earlier job is
+        returned.
         """
         check_name("owner", owner)
         if idempotency_key is not None:
@@ -54,10 +54,10 @@ class Jobs(Concern):
         body_hash = hashlib.sha256(f"{kind} {json_text.canonical(spec)}".encode()).hexdigest()
         async with self._database.writing() as tx:
             await lock_owner(tx, owner)
-            if idempotency_key is not None and (former := await _former(tx, owner, idempotency_key, body_hash)):
-                return to_job(former)
-            if again_within is not None and (made := await _made(tx, owner, body_hash, again_within)):
-                return to_job(made)
+            if idempotency_key is not None and (earlier := await _job_of_key(tx, owner, idempotency_key, body_hash)):
+                return to_job(earlier)
+            if again_within is not None and (recent := await _recent_job(tx, owner, body_hash, again_within)):
+                return to_job(recent)
             if refusal is not None:
                 raise refusal
             await _check_quota(tx, owner, max_open)
@@ -68,7 +68,7 @@ class Jobs(Concern):
             return to_job(job)
 
     async def get(self, job_id: str, owner: str | None = None) -> Job | None:
-        """The job, unless there is none or it is another owner's."""
+        """The job; None if there is none or it is another owner's."""
         if not is_id(job_id):
             return None
         async with self._database.reading() as session:
@@ -76,7 +76,7 @@ class Jobs(Concern):
             return to_job(row) if row is not None and owner in (None, row.owner) else None
 
     async def status(self, job_id: str) -> JobStatus:
-        """Where the job stands, for whoever looks often."""
+        """The status alone, for callers that poll."""
         async with self._database.reading() as session:
             found = await session.scalar(select(JobRow.status).where(JobRow.id == job_id)) if is_id(job_id) else None
         if found is None:
@@ -84,7 +84,7 @@ class Jobs(Concern):
         return JobStatus(found)
 
     async def spec(self, job_id: str, owner: str | None = None) -> JobSpec:
-        """What was asked for, with every sample."""
+        """The job's spec with every sample."""
         async with self._database.reading() as session:
             row = await session.get(JobRow, job_id) if is_id(job_id) else None
             if row is None or owner not in (None, row.owner):
@@ -104,7 +104,7 @@ class Jobs(Concern):
     ) -> Page:
         """Jobs, newest first; `after` is the id of the last job of the page before.
 
-        `metadata` are pairs that a job must have; empty, those that have none.
+        `metadata` are pairs that a job must have; an empty mapping finds the jobs without metadata.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise BadValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
@@ -119,7 +119,7 @@ class Jobs(Concern):
         return Page(jobs=tuple(to_job(row) for row in rows[:limit]), more=len(rows) > limit)
 
     async def count(self, owner: str | None = None) -> int:
-        """How many jobs there are, finished ones too."""
+        """How many jobs there are, finished ones included."""
         query = select(func.count()).select_from(JobRow)
         if owner is not None:
             query = query.where(JobRow.owner == owner)
@@ -133,13 +133,13 @@ class Jobs(Concern):
             return {job_id: JobStatus(status) for job_id, status in rows}
 
     async def attempts(self, job_id: str) -> tuple[AttemptRecord, ...]:
-        """Every attempt at a job, first to last."""
+        """Every attempt of a job, first to last."""
         async with self._database.reading() as session:
             query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             return tuple(to_attempt(row) for row in await session.scalars(query)) if is_id(job_id) else ()
 
     async def delete(self, job_id: str, owner: str | None = None) -> None:
-        """Forget a finished job with its events. Its files are the caller's."""
+        """Delete a finished job with its events. The caller removes its files."""
         async with self._database.writing() as tx:
             job = await lock_job(tx, job_id, owner)
             if not JobStatus(job.status).terminal:
@@ -156,11 +156,11 @@ def page_query(
     limit: int,
     metadata: Mapping[str, str] | None = None,
 ) -> Select[JobRow]:
-    """One row more than the page, to know whether there is another."""
+    """A page and one row more, which shows whether there is another page."""
     query = select(JobRow).order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(limit + 1)
     if owner is not None:
         query = query.where(JobRow.owner == owner)
-    if len(statuses) == 1:  # an equation, so that the index by status gives the order too
+    if len(statuses) == 1:  # with `=` instead of `in`, the index by status gives the order too
         query = query.where(JobRow.status == next(iter(statuses)))
     elif statuses:
         query = query.where(JobRow.status.in_(sorted(statuses)))
@@ -181,24 +181,24 @@ def _has(metadata: Mapping[str, str]) -> list[ColumnElement[bool]]:
 
 
 def pair_hash(key: str, value: str) -> str:
-    """A pair of metadata as the store looks for it: of one length, whatever its letters."""
+    """A pair of metadata as the store searches for it: a hash, so that any text fits an index."""
     return hashlib.sha256(json_text.dump([key, value]).encode()).hexdigest()
 
 
 def check_name(what: str, text: str) -> None:
-    """Names are short and printable: they end up in columns, headers and log lines."""
+    """Refuse a name that is not short and printable: names go into columns, headers and log lines."""
     if not 1 <= len(text) <= 255 or not text.isprintable():
         raise BadValueError(f"{what} must be 1 to 255 printable characters")
 
 
 async def lock_owner(tx: Transaction, owner: str) -> None:
-    """One creation per owner at a time, of whatever kind: a key makes one job, a quota is kept."""
+    """Let one transaction at a time create something for this owner: a key makes one job, quotas hold."""
     dialect = postgresql if tx.session.get_bind().dialect.name == "postgresql" else sqlite
     await tx.session.execute(dialect.insert(OwnerRow).values(name=owner).on_conflict_do_nothing())
     await tx.session.execute(select(OwnerRow).where(OwnerRow.name == owner).with_for_update())
 
 
-async def _former(tx: Transaction, owner: str, key: str, body_hash: str) -> JobRow | None:
+async def _job_of_key(tx: Transaction, owner: str, key: str, body_hash: str) -> JobRow | None:
     row = await tx.session.get(IdempotencyRow, (owner, key))
     if row is None:
         return None
@@ -209,8 +209,8 @@ async def _former(tx: Transaction, owner: str, key: str, body_hash: str) -> JobR
     return await tx.session.get_one(JobRow, row.job_id)
 
 
-async def _made(tx: Transaction, owner: str, body_hash: str, seconds: float) -> JobRow | None:
-    """The newest job that the same body made a short while ago."""
+async def _recent_job(tx: Transaction, owner: str, body_hash: str, seconds: float) -> JobRow | None:
+    """The newest job that the same body created within the last `seconds`."""
     query = select(JobRow).where(JobRow.owner == owner, JobRow.body_hash == body_hash)
     query = query.where(JobRow.created_at > tx.now - seconds).order_by(JobRow.created_at.desc())
     return (await tx.session.scalars(query.limit(1))).one_or_none()
@@ -242,6 +242,6 @@ async def _insert(tx: Transaction, spec: JobSpec, owner: str, kind: JobKind, bod
         tx.session.add(SamplesRow(job_id=job.id, samples=samples))
     for key, value in (spec.labels.get("metadata") or {}).items():
         tx.session.add(MetadataRow(job_id=job.id, pair=pair_hash(key, str(value))))
-    say(tx, job, "The job was created", status=JobStatus.VALIDATING)
+    add_event(tx, job, "The job was created", status=JobStatus.VALIDATING)
     await tx.session.flush()
     return job

@@ -1,4 +1,4 @@
-"""JSON as text that every database takes: ASCII only, always finite."""
+"""JSON as text that every database accepts: ASCII only, without NaN or infinity."""
 
 import json
 from typing import Any
@@ -15,15 +15,15 @@ def dump(value: Any) -> str:
 
 
 def canonical(value: BaseModel) -> str:
-    """The same text for the same value, in whatever order its keys came."""
+    """The same text for the same value, whatever the order of its keys."""
     return json.dumps(finite(value.model_dump(mode="json")), allow_nan=False, sort_keys=True)
 
 
 def load(text: str) -> Any:
-    """What `dump` wrote."""
+    """The value that `dump` wrote."""
     return json.loads(text)
 
 
 def clean(text: str) -> str:
-    """A message without what a text column cannot hold."""
+    """The message without characters that a text column refuses."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""API keys: made once, shown once, stored as a hash."""
+"""API keys: the secret is shown once, at creation, and only its hash is stored."""
 
 import hashlib
 import hmac
@@ -15,34 +15,34 @@ from onyx.jobs.store.tables import KeyRow
 
 _PREFIX = "onyx_"
 _SECRET_BYTES = 32
-"""Random, so that a plain hash is enough: nobody can try 2^256 of them."""
+"""Random bytes of a secret: too many to guess, so a plain hash is enough."""
 
 
 class Scope(StrEnum):
-    """What a key opens."""
+    """What a key gives access to."""
 
     USER = "user"
     """The jobs and files of its owner."""
 
     ADMIN = "admin"
-    """Everybody's."""
+    """The jobs and files of all owners."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiKey:
-    """A key as an operator may see it."""
+    """A key as an operator sees it, without its secret."""
 
     id: str
-    """Made by the server; names the key, opens nothing."""
+    """Made by the server; names the key and gives no access."""
 
     name: str
     """What it is for, in the operator's words."""
 
     owner: str
-    """Whose jobs it makes."""
+    """The owner of the jobs that it creates."""
 
     scope: Scope
-    """What it opens."""
+    """What it gives access to."""
 
     secret_hash: str
     """SHA-256 of its secret."""
@@ -54,19 +54,20 @@ class ApiKey:
     """When it stopped working."""
 
     def opens(self, secret: str) -> bool:
-        """Whether this is its secret. Takes as long for a wrong one as for the right one."""
+        """Whether `secret` is this key's and the key is not revoked. Takes the same time for a wrong secret."""
         return self.revoked_at is None and hmac.compare_digest(self.secret_hash, digest(secret))
 
 
 def digest(secret: str) -> str:
+    """What the store keeps of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class Keys(Concern):
-    """Who may speak to this service. Without any key everybody on this host may."""
+    """The keys of this service. While there is none, any client on this host has access."""
 
     async def create(self, name: str, owner: str, scope: Scope = Scope.USER) -> tuple[ApiKey, str]:
-        """A new key and its secret, which is told this once and kept nowhere."""
+        """A new key and its secret. The secret is returned only here."""
         check_name("the key's name", name)
         check_name("owner", owner)
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
@@ -89,7 +90,7 @@ class Keys(Concern):
             return tuple(_to_key(row) for row in rows)
 
     async def revoke(self, key_id: str) -> bool:
-        """Whether there was such a key that still worked."""
+        """Revoke the key; whether there was such a key and it was valid until now."""
         async with self._database.writing() as tx:
             row = await tx.session.get(KeyRow, key_id, with_for_update=True) if is_id(key_id) else None
             if row is None or row.revoked_at is not None:

@@ -1,4 +1,4 @@
-"""Bringing a database's tables up to date, from code, also when several processes start at once."""
+"""Migrations: bring the tables up to date when a store is opened, also by several processes at once."""
 
 import asyncio
 import threading
@@ -17,17 +17,17 @@ from onyx.jobs.store.database import available, make_engine
 
 _MIGRATION_LOCK = 0x0_1A1F
 _ALEMBIC = threading.Lock()
-"""Alembic keeps its context in module variables: one migration per process at a time."""
+"""Alembic keeps its context in module variables, so a process runs one migration at a time."""
 
 
 async def migrate(engine: AsyncEngine) -> None:
-    """Up to this version's tables; nothing happens when they are there."""
+    """Migrate to the tables of this version, unless they are there."""
     if not await is_migrated(engine):
         await asyncio.to_thread(upgrade, engine.url)
 
 
 def upgrade(url: str | URL) -> None:
-    """The same for callers without an event loop, such as a command line."""
+    """The same for callers without an event loop, such as commands."""
     with _ALEMBIC:
         asyncio.run(_upgrade(url))
 
@@ -43,7 +43,7 @@ async def _upgrade(url: str | URL) -> None:
     engine = make_engine(url)
     try:
         with available():
-            async with engine.begin() as connection:  # on SQLite this takes the write lock: other processes wait here
+            async with engine.begin() as connection:  # on SQLite this takes the write lock, so other processes wait
                 await connection.run_sync(_run)
     finally:
         await engine.dispose()
@@ -59,7 +59,7 @@ def _run(connection: Connection) -> None:
     except CommandError as error:
         raise MigrationError(
             f"the database is at revision {_revision(connection)}, which this version of Onyx does not know: "
-            "use the version that made it, or a newer one"
+            "install the version of Onyx that made it, or a newer one"
         ) from error
 
 
@@ -69,7 +69,7 @@ def _revision(connection: Connection) -> str | None:
 
 def _config() -> Config:
     config = Config()
-    # The option is read with %-interpolation, and a directory's name may hold any character.
+    # Alembic reads the option with %-interpolation, and a path may contain %.
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

@@ -14,23 +14,23 @@ from onyx.jobs.store.tables import JobRow
 
 @dataclass(frozen=True, kw_only=True)
 class InUse:
-    """What unfinished jobs need."""
+    """Files that unfinished jobs need."""
 
     data: frozenset[str]
-    """Names of prepared directories."""
+    """Names of the directories with their prepared data."""
 
     jobs: frozenset[str]
-    """Former jobs whose models are their bases."""
+    """Ids of the jobs whose models they start from."""
 
     files: frozenset[str]
-    """Names of the data files that they were made with."""
+    """Names of their data files."""
 
 
 class Retention(Concern):
-    """For housekeeping and quotas."""
+    """Which jobs have ended, and which files are still in use."""
 
     async def in_use(self) -> InUse:
-        """What must not be cleared away now."""
+        """What housekeeping must not remove now."""
         query = select(JobRow.spec, JobRow.prepared).where(JobRow.status.in_(sorted(OPEN)))
         data, jobs, files = set(), set(), set()
         async with self._database.reading() as session:
@@ -43,7 +43,7 @@ class Retention(Concern):
         return InUse(data=frozenset(data), jobs=frozenset(jobs), files=frozenset(files))
 
     async def finished_times(self, job_ids: Sequence[str]) -> dict[str, float | None]:
-        """When these jobs ended, None for those that have not; what is missing in the answer is no job."""
+        """When each of these jobs ended, None if it has not. Ids that are no jobs are left out."""
         found: dict[str, float | None] = {}
         async with self._database.reading() as session:
             for start in range(0, len(job_ids), MAX_NAMES):
@@ -52,9 +52,9 @@ class Retention(Concern):
                 found |= {job_id: at for job_id, at in rows}  # noqa: C416 - for the types
         return found
 
-    async def finished_before(self, time: float, but: Collection[str] = ()) -> tuple[str, ...]:
-        """Some of the jobs that ended before a time."""
+    async def finished_before(self, time: float, excluded: Collection[str] = ()) -> tuple[str, ...]:
+        """Up to MAX_NAMES jobs that ended before `time`, oldest first."""
         query = select(JobRow.id).where(JobRow.status.in_(sorted(TERMINAL)), JobRow.finished_at <= time)
         async with self._database.reading() as session:
-            rows = await session.scalars(query.order_by(JobRow.finished_at).limit(MAX_NAMES + len(but)))
-            return tuple(job_id for job_id in rows if job_id not in but)
+            rows = await session.scalars(query.order_by(JobRow.finished_at).limit(MAX_NAMES + len(excluded)))
+            return tuple(job_id for job_id in rows if job_id not in excluded)

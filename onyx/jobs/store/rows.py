@@ -1,4 +1,4 @@
-"""From rows to values, and a spec apart into what lists show and what only ranks need."""
+"""Convert rows to values. A spec is stored in two parts: without its samples, for lists, and the samples alone."""
 
 from onyx.jobs.ids import JobKind
 from onyx.jobs.models import ConfigChange, ConfigRequest, DeviceNeed, Job, JobProgress
@@ -22,7 +22,7 @@ def split_spec(spec: JobSpec) -> tuple[str, str | None]:
 
 
 def join_spec(spec: str, samples: str | None) -> JobSpec:
-    """What `split_spec` took apart."""
+    """The spec from the two parts of `split_spec`."""
     plain = json_text.load(spec)
     plain["data"] |= json_text.load(samples) if samples else {}
     return JobSpec.model_validate(plain)

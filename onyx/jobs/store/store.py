@@ -1,4 +1,4 @@
-"""The job store: everything that must outlive a process, behind one typed door."""
+"""The job store: one class with an attribute for each concern."""
 
 import secrets
 from typing import Self
@@ -51,11 +51,11 @@ class Store:
 
     @property
     def lease_seconds(self) -> float:
-        """How long a silent runner keeps a job."""
+        """How long a runner that sends no heartbeat keeps a job."""
         return self.database.lease_seconds
 
     async def now(self) -> float:
-        """The database's clock; also the cheapest way to see that it answers."""
+        """The database's clock; also the cheapest check that the database answers."""
         return await self.database.now()
 
     async def home_marker(self) -> str:

@@ -29,7 +29,7 @@ _LIVE = text("ended_at IS NULL")
 
 
 class Base(DeclarativeBase):
-    """Constraints have the same names on every database, so that a migration can speak of them."""
+    """Gives constraints the same names on every database, so that migrations can refer to them."""
 
     metadata = MetaData(
         naming_convention={
@@ -42,14 +42,14 @@ class Base(DeclarativeBase):
 
 
 class JobRow(Base):
-    """What a user asked for and where it stands."""
+    """A job: its spec, its status and its results."""
 
     __tablename__ = "job"
     __table_args__ = (
         Index(None, "owner", "created_at", "id"),  # an owner's list
         Index(None, "status", "owner", "created_at", "id"),  # the queue, and an owner's list by status
         Index(None, "created_at", "id"),  # an operator's list
-        Index(None, "owner", "body_hash", "created_at"),  # a request that comes again
+        Index(None, "owner", "body_hash", "created_at"),  # a request that is repeated
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -78,14 +78,14 @@ class JobRow(Base):
     result: Mapped[Json | None]
     error: Mapped[Json | None]
     body_hash: Mapped[Id | None]
-    """Of what was asked for."""
+    """Hash of the request that created it."""
 
-    # Every UPDATE names the version it read and must meet one row: no write is ever built on a stale reading.
+    # Every UPDATE names the version that it read and must match one row: no write is based on a stale row.
     __mapper_args__ = {"version_id_col": version}  # noqa: RUF012 - SQLAlchemy declares it so
 
 
 class SamplesRow(Base):
-    """Samples that came inside of a request: apart, so that a list of jobs does not carry them."""
+    """Samples that came inside of a request. In a table of their own, so that a list of jobs does not read them."""
 
     __tablename__ = "job_samples"
 
@@ -94,7 +94,7 @@ class SamplesRow(Base):
 
 
 class MetadataRow(Base):
-    """A pair of a job's metadata, to be found by. Only its hash is kept: the words themselves are in the job's spec."""
+    """The hash of a pair of a job's metadata, to search by. The text itself is in the job's spec."""
 
     __tablename__ = "job_metadata"
     __table_args__ = (Index(None, "pair", "job_id"),)
@@ -127,7 +127,7 @@ class AttemptRow(Base):
 
 
 class DeviceRow(Base):
-    """A device in use. Its key makes it impossible to lend it twice."""
+    """A device in use. Its primary key makes it impossible to lend it twice."""
 
     __tablename__ = "device_lease"
     __table_args__ = (
@@ -171,7 +171,7 @@ class MetricRow(Base):
 
 
 class OwnerRow(Base):
-    """Whose turn it is."""
+    """An owner, and when it last got devices."""
 
     __tablename__ = "owner"
 
@@ -180,7 +180,7 @@ class OwnerRow(Base):
 
 
 class IdempotencyRow(Base):
-    """Which job a key made."""
+    """Which job a request with this idempotency key created."""
 
     __tablename__ = "idempotency_key"
 
@@ -204,7 +204,7 @@ class ConfigRow(Base):
 
 
 class KeyRow(Base):
-    """An API key. The secret itself is nowhere: only what it hashes to."""
+    """An API key. Of its secret only the hash is stored."""
 
     __tablename__ = "api_key"
 
@@ -218,7 +218,7 @@ class KeyRow(Base):
 
 
 class FileRow(Base):
-    """A file that an owner uploaded, or that a job left. Its bytes are under ONYX_HOME."""
+    """A file that an owner uploaded, or that a job wrote. Its content is under ONYX_HOME."""
 
     __tablename__ = "file"
     __table_args__ = (Index(None, "owner", "created_at", "id"), Index(None, "expires_at"))
@@ -234,7 +234,7 @@ class FileRow(Base):
 
 
 class WebhookRow(Base):
-    """The end of a job on its way to somebody. Of no job in particular: the news outlives a job that is deleted."""
+    """A webhook to deliver about an ended job. Without a foreign key, since it outlives a job that is deleted."""
 
     __tablename__ = "webhook"
     __table_args__ = (Index(None, "next_at"),)
@@ -243,7 +243,7 @@ class WebhookRow(Base):
     job_id: Mapped[Id]
     status: Mapped[Word]
     url: Mapped[Prose | None]
-    """The job's own; None stands for the operator's."""
+    """The receiver that the job names; None for the operator's."""
 
     created_at: Mapped[Seconds]
     tries: Mapped[int] = mapped_column(Integer)

@@ -1,4 +1,4 @@
-"""Files that owners uploaded, or that jobs left for them. The store has their names, ONYX_HOME their bytes."""
+"""Files that owners uploaded, or that jobs wrote for them. Their names are in the store, their bytes in ONYX_HOME."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from onyx.jobs.store.jobs import check_name, lock_owner
 from onyx.jobs.store.tables import FileRow
 
 SUFFIXES = (".jsonl", ".csv", ".parquet", ".txt", ".ndjson", ".json")
-"""What a file's name may end in to say what it is; anything else is taken for JSONL."""
+"""Endings of a file's name that say its format. Any other file is read as JSONL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,16 +21,16 @@ class StoredFile:
     """A file as the store knows it."""
 
     id: str
-    """Made by the server; names the bytes on the disk, too."""
+    """Made by the server; also the name of the file on the disk."""
 
     owner: str
     """Who may use it."""
 
     purpose: str
-    """What for: fine-tune, fine-tune-results."""
+    """fine-tune or fine-tune-results."""
 
     filename: str
-    """As its owner calls it. Never a path here."""
+    """The owner's name for it. Never used as a path here."""
 
     suffix: str
     """One of SUFFIXES."""
@@ -39,21 +39,23 @@ class StoredFile:
     """Its size."""
 
     created_at: float
-    """When it was there whole."""
+    """When it was stored completely."""
 
     expires_at: float | None
-    """When it goes by itself."""
+    """When housekeeping deletes it; None for never."""
 
     def path(self, home: Path) -> Path:
+        """Where its bytes are."""
         return upload_path(home, self.id, self.suffix)
 
 
 def upload_path(home: Path, file_id: str, suffix: str) -> Path:
+    """Where the bytes of a file with this id are."""
     return home / "uploads" / f"{file_id}{suffix}"
 
 
 def suffix_of(filename: str) -> str:
-    """How the file is read, by its name's end."""
+    """The format of a file, from the end of its name."""
     return next((suffix for suffix in SUFFIXES if filename.lower().endswith(suffix)), SUFFIXES[0])
 
 
@@ -71,7 +73,7 @@ class Uploads(Concern):
         expires_after: float | None = None,
         most_bytes: int | None = None,
     ) -> StoredFile:
-        """Note a file whose bytes are in their place, unless its owner's would take more than `most_bytes` with it."""
+        """Add a file whose bytes are in place, unless its owner's files would exceed `most_bytes` with it."""
         check_name("owner", owner)
         check_name("filename", filename)
         async with self._database.writing() as tx:
@@ -99,7 +101,7 @@ class Uploads(Concern):
         return frozenset(found)
 
     async def get(self, file_id: str, owner: str | None = None) -> StoredFile | None:
-        """The file, unless there is none, it has expired or it is another owner's."""
+        """The file; None if there is none, it has expired or it is another owner's."""
         if not is_id(file_id):
             return None
         async with self._database.reading() as session:
@@ -129,21 +131,21 @@ class Uploads(Concern):
         return tuple(_to_file(row) for row in rows[:limit]), len(rows) > limit
 
     async def delete(self, file_id: str, owner: str | None = None) -> bool:
-        """Whether there was one to forget. Its bytes are the caller's to remove."""
-        gone = delete(FileRow).where(FileRow.id == file_id)
+        """Delete the file; whether there was one. The caller removes its bytes."""
+        query = delete(FileRow).where(FileRow.id == file_id)
         if owner is not None:
-            gone = gone.where(FileRow.owner == owner)
+            query = query.where(FileRow.owner == owner)
         async with self._database.writing() as tx:
-            result = await tx.session.execute(gone) if is_id(file_id) else None
+            result = await tx.session.execute(query) if is_id(file_id) else None
             return isinstance(result, CursorResult) and result.rowcount == 1
 
     async def stored_bytes(self, owner: str) -> int:
-        """What an owner's files take."""
+        """The size of all files of an owner."""
         async with self._database.reading() as session:
             return int((await session.execute(_stored_bytes(owner))).scalar_one())
 
     async def expired(self) -> tuple[StoredFile, ...]:
-        """Those whose time is over."""
+        """Files whose `expires_at` has passed."""
         async with self._database.reading() as session:
             now = await self._database.clock.now(session)
             rows = await session.scalars(select(FileRow).where(FileRow.expires_at <= now).limit(1000))
@@ -155,22 +157,21 @@ def _stored_bytes(owner: str) -> Select[int]:
 
 
 async def _check_quota(tx: Transaction, owner: str, size: int, most: int | None) -> None:
-    """Two that came at once must not both get the room that is left."""
+    """Refuse a file beyond the quota. The owner's lock keeps two concurrent uploads from using the same rest."""
     if most is None:
         return
     await lock_owner(tx, owner)
     if (await tx.session.execute(_stored_bytes(owner))).scalar_one() + size > most:
         raise DiskQuotaError(
-            f"{size:,} bytes are more than is left of what one owner may have here: "
-            "delete trainings or files that you no longer need"
+            f"{size:,} bytes are more than your disk quota has left: delete trainings or files that you no longer need"
         )
 
 
 def _page_query(
     owner: str | None, purpose: str | None, after: StoredFile | None, limit: int, oldest_first: bool, now: float
 ) -> Select[FileRow]:
-    """One row more than the page, to know whether there is another."""
-    place = tuple_(FileRow.created_at, FileRow.id)
+    """A page and one row more, which shows whether there is another page."""
+    position = tuple_(FileRow.created_at, FileRow.id)
     query = select(FileRow).where(or_(FileRow.expires_at.is_(None), FileRow.expires_at > now)).limit(limit + 1)
     if oldest_first:
         query = query.order_by(FileRow.created_at, FileRow.id)
@@ -182,7 +183,7 @@ def _page_query(
         query = query.where(FileRow.purpose == purpose)
     if after is not None:
         cursor = tuple_(after.created_at, after.id)
-        query = query.where(place > cursor if oldest_first else place < cursor)
+        query = query.where(position > cursor if oldest_first else position < cursor)
     return query
 
 

@@ -1,4 +1,4 @@
-"""News of jobs that have ended, kept until somebody has taken them. Written in the transaction that ends the job."""
+"""Webhooks about ended jobs, written in the transaction that ends the job and kept until they are delivered."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,24 @@ from onyx.jobs.store.database import Concern, Transaction
 from onyx.jobs.store.tables import JobRow, WebhookRow
 
 BACKOFF = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 10800.0, 21600.0, 43200.0, 86400.0)
-"""Seconds from one try to the next. After the last there is none: by then two days have passed."""
+"""Seconds from one try to the next. After the last try, about two days later, the webhook is dropped."""
 
 UNDER_WAY_SECONDS = 60.0
-"""How long one who took a delivery has for it, before another may."""
+"""How long a runner that has claimed a delivery has for it, before another runner may claim it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One piece of news for one receiver."""
+    """One webhook for one receiver."""
 
     id: str
-    """The same at every try, so that a receiver knows what it has seen."""
+    """The same at every try, so that a receiver can drop duplicates."""
 
     job_id: str
     """The job that has ended."""
 
     status: JobStatus
-    """How."""
+    """The status in which it ended."""
 
     url: str | None
     """The receiver that the job named; None for the operator's."""
@@ -40,8 +40,8 @@ class Delivery:
     """This one included."""
 
 
-def announce(tx: Transaction, job: JobRow, status: JobStatus) -> None:
-    """One delivery for the operator, one for the receiver that the job names."""
+def add_webhooks(tx: Transaction, job: JobRow, status: JobStatus) -> None:
+    """Add one webhook for the operator, and one for the receiver that the job names."""
     own = json_text.load(job.spec).get("webhook_url")
     for url in (None, own) if own else (None,):
         tx.session.add(
@@ -61,7 +61,7 @@ class Webhooks(Concern):
     """Each delivery is tried by one runner at a time, and at least once."""
 
     async def claim(self, *, operator: bool) -> Delivery | None:
-        """The next that is due. Without an `operator` who listens, what is for him is dropped."""
+        """Claim the next webhook that is due. If the operator has set no receiver, those for it are dropped."""
         async with self._database.writing() as tx:
             if not operator:
                 await tx.session.execute(delete(WebhookRow).where(WebhookRow.url.is_(None)))
@@ -74,19 +74,19 @@ class Webhooks(Concern):
             return _to_delivery(row)
 
     async def any_due(self) -> bool:
-        """Whether a claim would find anything: a look that waits for no writer."""
+        """Whether a claim would find a webhook. Reads only, so it waits for no writer."""
         async with self._database.reading() as session:
             now = await self._database.clock.now(session)
             due = select(WebhookRow.id).where(WebhookRow.next_at <= now).limit(1)
             return (await session.scalars(due)).one_or_none() is not None
 
     async def report_delivered(self, delivery: Delivery) -> None:
-        """It was taken, or never will be."""
+        """The receiver has accepted it, or has refused it for good: drop it."""
         async with self._database.writing() as tx:
             await tx.session.execute(delete(WebhookRow).where(WebhookRow.id == delivery.id))
 
     async def retry_later(self, delivery: Delivery) -> bool:
-        """Whether it will be tried again, later."""
+        """Plan the next try; False after the last one, then it is dropped."""
         async with self._database.writing() as tx:
             row = await tx.session.get(WebhookRow, delivery.id, with_for_update=True)
             if row is None:

@@ -2,7 +2,7 @@
 The CPU as a device: cores, and a memory budget that is enforced.
 
 The budget is a setting (ONYX_CPU_MEMORY), else what the machine and this process's control groups allow. In a
-training process an rlimit enforces it, so that running out is an exception and not the kernel's OOM killer.
+training process an rlimit enforces it, so that running out raises an exception before the kernel's OOM killer acts.
 """
 
 import logging
@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 
 from onyx.memory.devices.device import GB, Device
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-ROOT = Path("/")  # where /proc and /sys are read; tests have trees of their own
+ROOT = Path("/")  # where /proc and /sys are read; tests give another directory
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GB, "T": 2**40}
 
@@ -27,13 +27,13 @@ ALLOCATOR_MESSAGES = ("DefaultCPUAllocator: can't allocate memory", "std::bad_al
 
 
 def cpu_devices(count: int | None = None, memory: int | str | None = None, *, root: Path = ROOT) -> list[Device]:
-    """The CPU in `count` slices (ONYX_CPU_DEVICES, default 1), which share its cores and its budget."""
+    """The CPU in `count` slices (ONYX_CPU_DEVICES, default 1), which share its cores and memory budget."""
     count = _count(os.environ.get("ONYX_CPU_DEVICES", "1") if count is None else count)
     budget = cpu_budget(memory, root=root)
     free = cpu_free(budget, root=root)
     cores = cpu_cores(root=root)
     if count > cores:
-        log.warning("%d CPU devices share %d cores", count, cores, extra={"action": "cpu_crowded"})
+        logger.warning("%d CPU devices share %d cores", count, cores, extra={"action": "cpu_crowded"})
     name = _model(root)
     return [
         Device(
@@ -49,7 +49,7 @@ def cpu_devices(count: int | None = None, memory: int | str | None = None, *, ro
 
 
 def cpu_budget(memory: int | str | None = None, *, root: Path = ROOT) -> int:
-    """Bytes that training on the CPU may take: the argument, else ONYX_CPU_MEMORY, else all that there is."""
+    """Bytes that training on the CPU may take: the argument, else ONYX_CPU_MEMORY, else what the machine allows."""
     if memory is None:
         memory = os.environ.get("ONYX_CPU_MEMORY") or None
     if memory is not None:
@@ -65,7 +65,7 @@ def cpu_free(budget: int, *, root: Path = ROOT) -> int:
 
 def cpu_cores(*, root: Path = ROOT) -> int:
     """Cores this process may keep busy: its affinity mask, cut to the control groups' CPU quota."""
-    quotas = [int(quota) for quota in _cpu_quotas(root)]  # of half a core nothing runs in parallel
+    quotas = [int(quota) for quota in _cpu_quotas(root)]  # a part of a core runs no further thread
     return max(1, min([len(os.sched_getaffinity(0)), *quotas]))
 
 
@@ -90,7 +90,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether the error says that memory ran out, on a GPU or on the CPU, so that a smaller size may do."""
     if isinstance(error, MemoryError):
         return True
-    torch = sys.modules.get("torch")  # without torch nobody raised torch's error
+    torch = sys.modules.get("torch")  # torch's own error exists only where torch is loaded
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in ALLOCATOR_MESSAGES)
@@ -125,7 +125,7 @@ def _kilobytes(path: Path, key: str) -> int:
 
 
 def _model(root: Path) -> str:
-    """The processor's name, which not every architecture tells."""
+    """The processor's name, which not every architecture reports."""
     try:
         match = re.search(r"^model name\s*:\s*(\S.*)$", (root / "proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -136,7 +136,7 @@ def _model(root: Path) -> str:
 def _memory_groups(root: Path) -> Iterator[tuple[int, int]]:
     """Limit and use, in bytes, of each control group above this process that limits memory."""
     for group in _groups(root, "memory"):
-        # memory.high is no wall, but what goes beyond it is slowed to a halt.
+        # memory.high is not a hard limit, but a process beyond it is slowed to a halt.
         names = ("memory.max", "memory.high", "memory.limit_in_bytes")
         limits = [limit for name in names if (limit := _number(group / name)) is not None]
         if limits:

@@ -11,14 +11,14 @@ GB = 2**30
 
 MOST_GB = 1_000_000  # a petabyte: what claims more is a typing error
 ABSOLUTE_ZERO = -273.15  # °C
-LARGEST = 1e9  # no reading is larger; so infinity is refused too, which no JSON answer could carry
+LARGEST = 1e9  # no reading is larger; so infinity is refused too, which JSON cannot carry
 
 _IMAGINED_FIELDS = ("name", "memory_gb", "speed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """What is known of one device at one moment. A reading that nobody could take is None, never 0."""
+    """What is known of one device at one moment. A reading that could not be taken is None, never 0."""
 
     kind: Kind
     """Where tensors live: a GPU ("cuda") or a slice of the CPU ("cpu")."""
@@ -36,7 +36,7 @@ class Device:
     """Bytes: the card's memory, or the CPU slice's budget."""
 
     memory_free: int
-    """Bytes that nobody uses, at most memory_total."""
+    """Bytes not in use, at most memory_total."""
 
     cores: int | None = None
     """CPU cores of a slice. None for a GPU."""
@@ -83,7 +83,7 @@ class Device:
 
     @property
     def memory_used(self) -> int:
-        """Bytes in use, by anybody."""
+        """Bytes in use, by any process."""
         return self.memory_total - self.memory_free
 
     @property
@@ -93,7 +93,7 @@ class Device:
 
     @classmethod
     def imagined(cls, card: Mapping[str, Any], index: int) -> Self:
-        """A card one does not have, all free: `{"name": "A100", "memory_gb": 40}`, and perhaps its speed."""
+        """A card that is not here, all of it free: `{"name": "A100", "memory_gb": 40}`, and perhaps its speed."""
         if not isinstance(card, Mapping):
             # A wrong type in a request is a wrong value like any other: one error type for all of them.
             raise ValueError(f'a card is like {{"name": "A100", "memory_gb": 40}}, not {card!r}')  # noqa: TRY004

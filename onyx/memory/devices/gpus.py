@@ -2,9 +2,9 @@
 The GPUs this process may use.
 
 A GPU's id is the index that torch and CUDA give it here: its place among those that CUDA_VISIBLE_DEVICES
-leaves. Where CUDA runs in this process its own order is asked. Elsewhere the order is NVML's, by PCI bus,
-which is CUDA's too where all cards are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. Whoever launches a
-process for certain cards should name them by uuid, which no order can confuse.
+leaves. Where this process has started CUDA, the order is CUDA's. Elsewhere it is NVML's, by PCI bus, which is
+CUDA's too where all cards are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. A process that is started for
+certain cards should be given their uuids, which mean the same card in any order.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from onyx.memory.devices.device import Device
 from onyx.memory.devices.nvidia_smi import KILL_SECONDS, smi_gpus
 from onyx.memory.devices.nvml import nvml_gpus
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 
 _lock = threading.Lock()
-_under_way: Future[list[Device]] | None = None
+_query_under_way: Future[list[Device]] | None = None
 
 
 def list_gpus(timeout: float = TIMEOUT_SECONDS) -> list[Device]:
     """The visible GPUs by id. With no driver, or a hung or a broken one: none, and never an exception."""
     try:
-        return list(_look(timeout).result(timeout + KILL_SECONDS))
+        return list(_query(timeout).result(timeout + KILL_SECONDS))
     except TimeoutError:
         return _hung(timeout)
 
 
-async def list_gpus_async(timeout: float = TIMEOUT_SECONDS) -> list[Device]:  # noqa: ASYNC109 (the reader's own)
-    """As list_gpus, while the event loop goes on."""
+async def list_gpus_async(timeout: float = TIMEOUT_SECONDS) -> list[Device]:  # noqa: ASYNC109 (nvidia-smi's own limit)
+    """As list_gpus, without blocking the event loop."""
     try:
-        look = asyncio.wrap_future(_look(timeout))
-        return list(await asyncio.wait_for(look, timeout + KILL_SECONDS))
+        query = asyncio.wrap_future(_query(timeout))
+        return list(await asyncio.wait_for(query, timeout + KILL_SECONDS))
     except TimeoutError:
         return _hung(timeout)
 
@@ -107,28 +107,28 @@ def _is_mig(card: Device) -> bool:
     return card.uuid is not None and card.uuid.startswith("MIG-")
 
 
-def _look(timeout: float) -> Future[list[Device]]:
-    """The look under way, or a new one: callers share it, so a hung driver holds one thread and not many."""
-    global _under_way
+def _query(timeout: float) -> Future[list[Device]]:
+    """The query under way, or a new one: callers share it, so a hung driver holds one thread and not many."""
+    global _query_under_way
     with _lock:
-        if _under_way is None or _under_way.done():
-            look: Future[list[Device]] = Future()
-            look.set_running_or_notify_cancel()  # from here on one caller's cancellation is not the others'
-            threading.Thread(target=_finish, args=(look, timeout), name="onyx-gpus", daemon=True).start()
-            _under_way = look
-        return _under_way
+        if _query_under_way is None or _query_under_way.done():
+            query: Future[list[Device]] = Future()
+            query.set_running_or_notify_cancel()  # a caller that gives up must not cancel it for the others
+            threading.Thread(target=_answer, args=(query, timeout), name="onyx-gpus", daemon=True).start()
+            _query_under_way = query
+        return _query_under_way
 
 
-def _finish(look: Future[list[Device]], timeout: float) -> None:
+def _answer(query: Future[list[Device]], timeout: float) -> None:
     try:
-        look.set_result(_read(timeout))
-    except Exception as error:  # a broken driver may fail in any way, and is still no reason to stop a job
-        log.warning("the GPUs cannot be read: %s", error, exc_info=True, extra={"action": "gpus_failed"})
-        look.set_result([])
+        query.set_result(_read(timeout))
+    except Exception as error:  # a broken driver may fail in any way, and no job stops for that
+        logger.warning("the GPUs cannot be read: %s", error, exc_info=True, extra={"action": "gpus_failed"})
+        query.set_result([])
 
 
 def _hung(timeout: float) -> list[Device]:
-    log.warning("the NVIDIA driver gave no answer in %g s", timeout, extra={"action": "gpus_timeout"})
+    logger.warning("the NVIDIA driver gave no answer in %g s", timeout, extra={"action": "gpus_timeout"})
     return []
 
 
@@ -148,7 +148,7 @@ def _read(timeout: float) -> list[Device]:
 @functools.cache  # once for each set of cards
 def _warn_of_order(names: tuple[str, ...]) -> None:
     if len(set(names)) > 1:
-        log.warning(
+        logger.warning(
             "CUDA may number these GPUs in another order (%s): set CUDA_DEVICE_ORDER=PCI_BUS_ID",
             ", ".join(names),
             extra={"action": "gpu_order_unknown"},
@@ -172,7 +172,7 @@ def _torch_device(torch: ModuleType, index: int, by_uuid: Mapping[str | None, De
     elif card is not None:
         free, total = card.memory_free, properties.total_memory
     else:
-        log.warning("cuda:%d: its free memory is unknown", index, extra={"action": "gpu_unreadable"})
+        logger.warning("cuda:%d: its free memory is unknown", index, extra={"action": "gpu_unreadable"})
         return None
     free = min(free, total)
     if card is not None:

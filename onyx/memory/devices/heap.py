@@ -5,9 +5,9 @@ back in parts: measured 1.03 to 2.2 times the live tensors, another figure for e
 large tensor is a mapping of its own that goes back to the system when it is freed, so that what the planner counts is
 what the process takes, and memory that is freed after running out can be had again.
 
-That has a price: pages of every tensor come from the kernel anew, zeroed (measured: 5 million page faults where a heap
+That costs time: the kernel zeroes new pages for every tensor (measured: 5 million page faults where a heap
 that keeps everything has 0.2 million, and 1.4 to 1.6 times the time of a step). So where memory is plenty, the heap is
-a roomy one: nothing goes back to the system, whatever holes it has.
+a roomy one: nothing goes back to the system, however many holes it has.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ THRESHOLD = 128 * 1024
 """Blocks from here on are mappings of their own: glibc's first value, before it learns."""
 
 NEVER = 2**31 - 1
-"""More bytes than this at the end of the heap go back after all: it is the most that can be said."""
+"""The largest threshold that mallopt takes: only more free bytes than this go back to the system."""
 
 PAD = 32 * 2**20
 """By how much more than it needs the heap grows at once."""

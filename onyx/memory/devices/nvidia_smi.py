@@ -1,4 +1,4 @@
-"""nvidia-smi: the same cards where NVML is missing."""
+"""The cards as nvidia-smi lists them, for hosts without NVML."""
 
 import logging
 import math
@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from onyx.memory.devices.device import Device
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# GPUtil wraps nvidia-smi, but waits for it without a limit, raises on a line it does not expect, needs
-# distutils and knows no power. So its query is asked here directly, in its order and with power at the end:
-# output that was recorded for GPUtil reads the same, and a driver that hangs costs a timeout.
+# GPUtil wraps nvidia-smi, but waits for it without a limit, raises on an unexpected line, needs distutils and
+# reads no power. So nvidia-smi is run here directly, with GPUtil's columns in GPUtil's order and power at the end:
+# output that was recorded for GPUtil can be read, and a driver that hangs costs a timeout.
 GPUTIL_COLUMNS = (
     *("index", "uuid", "utilization.gpu", "memory.total", "memory.used", "memory.free", "driver_version"),
     *("name", "gpu_serial", "display_active", "display_mode", "temperature.gpu"),
@@ -23,28 +23,28 @@ GPUTIL_COLUMNS = (
 COLUMNS = (*GPUTIL_COLUMNS, "power.draw")
 
 MB = 2**20  # nvidia-smi's unit
-KILL_SECONDS = 1.0  # how long a killed nvidia-smi may take to go: one stuck inside the driver never does
+KILL_SECONDS = 1.0  # how long to wait for a killed nvidia-smi: one that is stuck in the driver never ends
 
 
 def smi_gpus(timeout: float) -> list[Device]:
     """Every card in PCI bus order. Empty, with a warning, when nvidia-smi is there and does not answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        log.debug("no NVIDIA driver: neither NVML nor nvidia-smi", extra={"action": "no_driver"})
+        logger.debug("no NVIDIA driver: neither NVML nor nvidia-smi", extra={"action": "no_driver"})
         return []
     try:
         output = _run([program, f"--query-gpu={','.join(COLUMNS)}", "--format=csv,noheader,nounits"], timeout)
     except subprocess.TimeoutExpired:
-        log.warning("nvidia-smi gave no answer in %g s", timeout, extra={"action": "smi_timeout"})
+        logger.warning("nvidia-smi gave no answer in %g s", timeout, extra={"action": "smi_timeout"})
         return []
     except (OSError, subprocess.CalledProcessError) as error:
-        log.warning("nvidia-smi failed: %s", error, extra={"action": "smi_failed"})
+        logger.warning("nvidia-smi failed: %s", error, extra={"action": "smi_failed"})
         return []
     return _parse(output.splitlines())
 
 
 def _run(command: list[str], timeout: float) -> str:
-    """The command's output. At the timeout all that it started is killed, not only the first process."""
+    """The command's output. At the timeout its whole process group is killed."""
     process = subprocess.Popen(  # noqa: S603 (a fixed command, no shell)
         command,
         stdin=subprocess.DEVNULL,
@@ -73,11 +73,11 @@ def _parse(lines: Iterable[str]) -> list[Device]:
         try:
             card = _device([cell.strip() for cell in line.split(",")])
         except ValueError as error:
-            log.warning("nvidia-smi's line %.200r is no GPU: %s", line, error, extra={"action": "smi_unreadable"})
+            logger.warning("nvidia-smi's line %.200r is no GPU: %s", line, error, extra={"action": "smi_unreadable"})
         else:
             cards[card.index] = card
     if not cards:
-        log.warning("nvidia-smi names no GPU", extra={"action": "smi_empty"})
+        logger.warning("nvidia-smi names no GPU", extra={"action": "smi_empty"})
     return [cards[index] for index in sorted(cards)]
 
 
@@ -99,7 +99,7 @@ def _device(row: list[str]) -> Device:
 
 
 def _reading(text: str) -> float | None:
-    """A number, or None for "[N/A]", "[Not Supported]", "[Unknown Error]" and whatever else is none."""
+    """A number, or None for "[N/A]", "[Not Supported]", "[Unknown Error]" and other text."""
     try:
         number = float(text)
     except ValueError:

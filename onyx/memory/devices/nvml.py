@@ -1,4 +1,4 @@
-"""NVML: what the NVIDIA driver itself says of its cards."""
+"""The cards as NVML, the NVIDIA driver's own library, lists them."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import psutil
 
 from onyx.memory.devices.device import Device
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def nvml_gpus() -> list[Device] | None:
@@ -22,12 +22,12 @@ def nvml_gpus() -> list[Device] | None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        log.debug("NVML does not start: %s", error, extra={"action": "nvml_missing"})
+        logger.debug("NVML does not start: %s", error, extra={"action": "nvml_missing"})
         return None
     try:
         return _every_card(pynvml)
     except pynvml.NVMLError as error:
-        log.warning("NVML does not list its cards: %s", error, extra={"action": "nvml_failed"})
+        logger.warning("NVML does not list its cards: %s", error, extra={"action": "nvml_failed"})
         return None
     finally:
         # An NVML that stays initialised keeps the driver's device files open, which forbids forking.
@@ -46,8 +46,8 @@ def _every_card(nvml: ModuleType) -> list[Device]:
             instances += found
             cards.append(_device(nvml, handle, index, memory_may_be_shared=not found))
         except (nvml.NVMLError, ValueError) as error:
-            # A card that fell off the bus leaves a hole: the others keep their index.
-            log.warning("GPU %d cannot be read: %s", index, error, extra={"action": "gpu_unreadable"})
+            # A card that fell off the bus is left out: the others keep their index.
+            logger.warning("GPU %d cannot be read: %s", index, error, extra={"action": "gpu_unreadable"})
     for index, handle in enumerate(instances, start=count):
         with suppress(nvml.NVMLError, ValueError):
             cards.append(_device(nvml, handle, index, memory_may_be_shared=False))

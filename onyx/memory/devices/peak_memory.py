@@ -1,7 +1,7 @@
 """The most memory that this process has taken on the CPU, to be compared with what a plan predicted.
 
-The kernel keeps one high-water mark per process, files and shared pages included. It is set back once the model is
-loaded, and what files have grown by since is taken off. Needs no torch.
+The kernel keeps one high-water mark per process, files and shared pages included. It is reset once the model is
+loaded, and the growth of files since then is subtracted. Needs no torch.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ RESET_MARK = "5"
 
 @dataclass(frozen=True, kw_only=True)
 class Watermark:
-    """Where a process stood when it had loaded its model and nothing else."""
+    """Memory of a process that has loaded its model and not trained yet."""
 
     held: int
     """Bytes of weights, buffers and optimizer state."""
@@ -27,8 +27,8 @@ class Watermark:
 
     @classmethod
     def begin(cls, held: int) -> "Watermark":
-        """From now on."""
-        with contextlib.suppress(OSError):  # where that is not allowed, peaks of the time before count too
+        """Start to measure now."""
+        with contextlib.suppress(OSError):  # where that is not allowed, earlier peaks count too
             Path("/proc/self/clear_refs").write_text(RESET_MARK)
         status = _status()
         return cls(held=held, resident=status["VmRSS"], files=_files(status))

@@ -1,7 +1,7 @@
 """The repeated blocks of a model, and marks in the log where each of them begins and ends.
 
-Blocks of one kind cost the same, so a model of 32 is known from models of 2 and 3. To line up two logs of unequal
-depth, each part of a step (before the blocks, a block, after them; forward and backward) gets a mark.
+Blocks of one kind cost the same, so two models of 2 and 3 blocks tell what one of 32 needs. To line up logs of
+unequal depth, each part of a step (before the blocks, a block, after them; forward and backward) gets a mark.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def period(model: nn.Module, blocks: list[nn.Module], kinds: list[str] | None = 
 
 
 class Parts:
-    """Says which part of the step runs."""
+    """Marks in the counter's log which part of the step runs."""
 
     def __init__(self, counter: Counter, depth: int) -> None:
         self._counter = counter

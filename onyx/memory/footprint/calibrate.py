@@ -1,7 +1,7 @@
 """Measures the overhead of this machine: a small training run in a process of its own.
 
-What counts is memory that was touched and that no file backs. VmData counts more, which is none: MKL maps a buffer for
-each size of product and touches a part of it (measured: 8 to 26 MB, another figure for every order of shapes).
+What counts is memory that was touched and that no file backs. VmData counts more than is used: MKL maps a buffer for
+each size of product and touches a part of it (measured: 8 to 26 MB, depending on the order of shapes).
 """
 
 import os
@@ -33,7 +33,7 @@ at 512 rows 6 MB for 256 × 6,000, 11 MB for 576 × 24,000): the second run has 
 WIDTH, DEPTH, VOCABULARY = 256, 4, 6000
 
 HELD_SIZES = tuple(150_000 + 37_123 * i for i in range(50))
-"""Bytes of tensors that are only held, to see what the allocator takes for them: 50 MB in a moment."""
+"""Bytes of tensors that are only held, to see what the allocator takes for them: 50 MB at once."""
 
 UPDATES = 1
 MOST_SLACK = 1.5
@@ -42,14 +42,14 @@ SLACK_SPREAD = 0.02
 TIMEOUT_SECONDS = 300
 
 HOLES = 8 * 2**20
-"""Free bytes in a heap that make it unlike that of the template, which runs no tensor operation."""
+"""Free bytes that make a heap unlike the fork server's, which runs no tensor operation."""
 
 
 def measure_cpu() -> Overhead:
     """The overhead of a process that was forked with torch imported, as ranks are.
 
-    A process of several threads must not fork, and one whose heap has holes would pass them on: a fresh interpreter
-    does it then, which takes seconds longer. A helper of the template needs none.
+    A process of several threads must not fork, and one whose heap has holes passes them on: then a fresh interpreter
+    measures, which takes seconds longer. A helper process of the fork server can measure itself.
     """
     if len(list(Path("/proc/self/task").iterdir())) == 1 and free_in_heap() < HOLES:
         return measure_here()
@@ -62,8 +62,8 @@ def measure_cpu() -> Overhead:
 
 
 def measure_here() -> Overhead:
-    """Fork, train, watch: what the process takes beyond slack × live tensors is its fixed part."""
-    trim_heap()  # what this process freed but kept would be the children's to use, and not be seen
+    """Train in forks and measure them: what a process takes beyond slack × live tensors is its fixed part."""
+    trim_heap()  # children would reuse, unmeasured, what this process has freed but kept
     trained = [partial(_growth, partial(_train, *run)) for run in RUNS]
     counted = [partial(_live, *run) for run in RUNS]
     held, *numbers = map(int, _in_forks([partial(_growth, _hold), *trained, *counted]))
@@ -88,7 +88,7 @@ def _hold() -> None:
 
 
 class Subject(nn.Module):
-    """A transformer of torch's own layers: transformers' would take seconds to import."""
+    """A transformer of torch's own layers: importing transformers would take seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Subject(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def loss(self, samples: int, length: int) -> torch.Tensor:
-        """Of token 0 after token 0."""
+        """The loss of token 0 after token 0."""
         ids = torch.zeros((samples, length), dtype=torch.long)
         logits = self.head(self.layers(self.embedding(ids)))
         return nn.functional.cross_entropy(logits.flatten(0, -2), ids.flatten(), reduction="sum")
@@ -139,20 +139,19 @@ def growth(work: Callable[[], object]) -> int:
 
 
 def _growth(work: Callable[[], object]) -> str:
-    """Of this process, by the kernel's own mark and not by a look from outside now and then: on a busy machine the
-    looks were seldom, and the peak fell between two of them."""
+    """Growth of this process by the kernel's high-water mark. Polling from outside missed peaks on a busy machine."""
     mark = Watermark.begin(held=0)
     work()
     return str(mark.peak())
 
 
 def in_fork(work: Callable[[], str]) -> str:
-    """What `work` returns in a forked process, so that this one stays as it is."""
+    """What `work` returns in a forked process, so that this one's memory does not change."""
     return _in_forks([work])[0]
 
 
 def _in_forks(works: Sequence[Callable[[], str]]) -> list[str]:
-    """The same of several processes at once: each has memory and marks of its own."""
+    """The same for several processes at once: each has its own memory and high-water mark."""
     children = [_fork(work) for work in works]
     answers = [_read(answer) for _, answer in children]
     for child, _ in children:
@@ -161,7 +160,7 @@ def _in_forks(works: Sequence[Callable[[], str]]) -> list[str]:
 
 
 def _fork(work: Callable[[], str]) -> tuple[int, int]:
-    """A child that works and ends, and where its answer can be read."""
+    """Start a child that runs `work`: its id, and a descriptor to read its answer from."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -171,10 +170,10 @@ def _fork(work: Callable[[], str]) -> tuple[int, int]:
 
 
 def _run_and_exit(work: Callable[[], str], writer: int) -> NoReturn:
-    """The child ends here, for what follows is the parent's to do."""
+    """In the child: run `work`, send its answer and exit."""
     try:
         os.write(writer, b"+" + work().encode())
-    except BaseException as error:  # told to the parent, which raises it
+    except BaseException as error:  # sent to the parent, which raises it
         os.write(writer, f"{type(error).__name__}: {error}".encode()[:4000])
     finally:
         os._exit(0)
@@ -187,7 +186,7 @@ def _read(reader: int) -> str:
 
 def _result(answer: str) -> str:
     if not answer.startswith("+"):
-        raise RuntimeError(f"the measured process failed: {answer or 'it ended without a word'}")
+        raise RuntimeError(f"the measured process failed: {answer or 'it ended without an answer'}")
     return answer[1:]
 
 

@@ -46,18 +46,18 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 LENGTH_MOST = 1021
-"""Longest sample of a probe. Nothing but a sliding window makes a longer one different."""
+"""Longest sample of a probe. Only a sliding window makes longer samples behave differently."""
 
 CHECK_SAMPLES = 3
 CHECK_FRACTION = 0.4
 """The check runs this part of the probe's length."""
 
 TOLERANCE = 0.002
-"""A check that is further off means that depths do not extrapolate: then the whole depth is probed."""
+"""A larger error of the check means that depths do not extrapolate: then the whole depth is probed."""
 
 
 def estimate(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
-    """Probe a recipe for a device of that kind. Takes seconds: `footprints` keeps the results."""
+    """Probe a recipe for a device of that kind. Takes seconds: `stored.footprint_of` keeps the results."""
     check_length(config, recipe)
     if kind == "cuda":
         config = without_attention_dropout(config)
@@ -71,8 +71,8 @@ def estimate(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
 def _extrapolated(
     config: Any, recipe: Recipe, model: nn.Module, shape: tuple[int, int], depths: tuple[int, int, int]
 ) -> Footprint | None:
-    """From two small depths; None when a third, at another shape, contradicts."""
-    shallow, deep, beyond = (build(cut(config, depth), recipe) for depth in depths)
+    """From two small depths; None when the check at a third depth and another shape is off."""
+    shallow, deep, beyond = (build(with_depth(config, depth), recipe) for depth in depths)
     many, one = ([_parts(_run(each, at, config, recipe)) for each in (shallow, deep)] for at in (shape, (1, shape[1])))
 
     def deepened(to: nn.Module, depth: int, error: float = 0.0) -> Footprint:
@@ -118,7 +118,7 @@ def _run(model: nn.Module, shape: tuple[int, int], config: Any, recipe: Recipe) 
                 precision=recipe.precision,
                 objective=recipe.objective,
             )
-    except Exception as error:  # models fail in their own ways where a value decides what is computed
+    except Exception as error:  # models fail in many ways where a value decides what is computed
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ModelConfigError(
             f"a training step of this {config.model_type} model cannot be planned without running it ({reason}). "
@@ -126,7 +126,7 @@ def _run(model: nn.Module, shape: tuple[int, int], config: Any, recipe: Recipe) 
         ) from error
 
 
-def cut(config: Any, depth: int) -> Any:
+def with_depth(config: Any, depth: int) -> Any:
     """The same config with fewer blocks."""
     changed = copy.deepcopy(config)
     whole = config.num_hidden_layers

@@ -16,15 +16,15 @@ Row = tuple[int, ...]
 """Bytes beyond the static base at one point of the step, one number per pair of exponents."""
 
 MOST_SAMPLES = 1 << 20
-"""No micro-batch is larger: what fits more than this is limited by something else than memory."""
+"""No micro-batch is larger: beyond this, memory is not what limits it."""
 
 BELOW_ONE = 0.999
-"""What is said to fit when one sample does not, though the rows for several would allow it."""
+"""What is reported to fit when a single sample does not, although the rows for several would allow it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Static:
-    """What a training process holds whatever it runs, in bytes."""
+    """What a training process holds all the time, in bytes."""
 
     weights: int
     """Parameters, trained and frozen; tied ones once."""
@@ -40,7 +40,7 @@ class Static:
 
     @property
     def base(self) -> int:
-        """What is there all the time. Gradients come and go within a window, so the step's log has them."""
+        """Held all the time. Gradients come and go within a window, so they are in the step's log."""
         return self.weights + self.buffers + self.optimizer
 
 

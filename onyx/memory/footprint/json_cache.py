@@ -1,4 +1,4 @@
-"""Small JSON files that are found again by what they depend on. Needs no torch."""
+"""A cache of small JSON files, each under a digest of what it depends on. Needs no torch."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 from onyx import fs
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 """Counts up when what is stored, or how it is found, changes its meaning."""
@@ -25,7 +25,7 @@ def home() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide what a step allocates. Read from the installation: nothing is imported."""
+    """Versions of the packages that decide what a step allocates, from their metadata: none is imported."""
     found = {}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 
 
 class Cache:
-    """One directory of entries."""
+    """One directory of entries, such as `footprints`."""
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
         self._directory = directory or home() / "cache" / name
@@ -54,18 +54,18 @@ class Cache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            log.warning("unreadable cache entry %s: %s", path.name, problem, extra={"action": "cache_unreadable"})
+            logger.warning("unreadable cache entry %s: %s", path.name, problem, extra={"action": "cache_unreadable"})
         return None
 
     def write(self, key: dict[str, Any], value: str) -> None:
-        """Store under a temporary name, then rename: a reader sees all of an entry or none. Best effort."""
+        """Store the value; a reader sees all of an entry or none. A full disk loses the entry, with a warning."""
         text = json.dumps({"key": json.loads(self._text(key)), "value": value})
         path = self.path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             fs.write_text(path, text, durable=False)
         except OSError as problem:  # a full or read-only disk costs time, not the plan
-            log.warning("cannot store cache entry: %s", problem, extra={"action": "cache_unwritable"})
+            logger.warning("cannot store cache entry: %s", problem, extra={"action": "cache_unwritable"})
 
     @staticmethod
     def _text(key: dict[str, Any]) -> str:

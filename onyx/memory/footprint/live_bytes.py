@@ -1,6 +1,6 @@
 """Counts the bytes of live tensors, real or fake, by following their storages.
 
-Every operation passes through a dispatch mode, which notes storages that it has not seen and is told when each of
+Every operation passes through a dispatch mode, which notes new storages and is notified when each of
 them is freed. So views count once, what autograd saves counts as long as autograd holds it, and nothing depends on
 an allocator. What a kernel allocates and frees inside itself is not seen: that belongs to the overhead.
 """
@@ -31,12 +31,12 @@ class Counter(TorchDispatchMode):
         self.marks.append((len(self.log), name))
 
     def hold(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count tensors that were there before the counter."""
+        """Count tensors that were made before the counter."""
         for tensor in tensors:
             self._note(tensor)
 
     def stop(self) -> None:
-        """Later releases are no part of the log."""
+        """Log no later releases."""
         self._done = True
 
     def _note(self, tensor: torch.Tensor) -> None:
@@ -63,7 +63,7 @@ class Counter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation and look at what came out."""
+        """Run the operation and count the storages that it returns."""
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor):
             self._note(result)

@@ -74,7 +74,7 @@ def positions(config: Any) -> int | None:
     value = getattr(text, "max_position_embeddings", None)
     if not isinstance(value, int) or value < 1:
         return None
-    # RoBERTa and its kin count positions from the padding id on.
+    # RoBERTa and similar models count positions from the padding id on.
     offset = getattr(text, "pad_token_id", None) if text.model_type in OFFSET_POSITIONS else None
     return value - (offset + 1) if isinstance(offset, int) else value
 
@@ -91,14 +91,14 @@ OFFSET_POSITIONS = (
 
 
 def check_length(config: Any, recipe: Recipe) -> None:
-    """A sample longer than the model's positions would fail in the first forward."""
+    """PlanError for samples longer than the model's positions, which would fail in the first forward."""
     limit = positions(config)
     if limit is not None and recipe.max_length > limit:
         raise PlanError(f"max_length {recipe.max_length} is beyond the model's {limit} positions: give at most {limit}")
 
 
 def sliding_window(config: Any) -> int | None:
-    """From which length on a sample is masked to a window, where the model has one."""
+    """The length from which samples are masked to a sliding window, where the model has one."""
     window = getattr(config, "sliding_window", None)
     used = getattr(config, "use_sliding_window", True)
     return window if isinstance(window, int) and used else None
@@ -111,7 +111,7 @@ def beyond_window(config: Any, length: int) -> bool:
 
 
 def without_attention_dropout(config: Any) -> Any:
-    """GPU attention kernels drop inside the kernel; the CPU's falls back to one that keeps length × length."""
+    """The config for a GPU, whose attention drops inside its kernel; the CPU's keeps length × length numbers for it."""
     changed = copy.deepcopy(config)
     for name in ATTENTION_DROPOUTS:
         if getattr(changed, name, None):
@@ -125,7 +125,7 @@ def build(config: Any, recipe: Recipe, device: str = "meta") -> nn.Module:
     dtype = load_dtype(recipe.method, recipe.precision)
     try:
         model = build_model(copy.deepcopy(config), causal=causal, dtype=dtype, device=device)
-    except Exception as error:  # a config can be wrong in as many ways as models read it
+    except Exception as error:  # models fail in many ways on a wrong config
         raise ModelConfigError(
             f"no {'causal language' if causal else 'classification'} model can be built from "
             f"this {type(config).__name__}: {type(error).__name__}: {first_line(error)}"

@@ -1,7 +1,4 @@
-"""What a training process takes beyond its live tensors: measured per machine, or said to be assumed.
-
-Needs no torch.
-"""
+"""What a training process takes beyond its live tensors: measured per machine, or assumed. Needs no torch."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,13 +21,13 @@ class Overhead:
     """How much more the allocator holds than is alive."""
 
     fixed_high: int
-    """The largest `fixed` that was seen, or must be reckoned with."""
+    """The largest `fixed` that was measured, or that may occur."""
 
     slack_high: float
     """The same for `slack`."""
 
     measured: bool
-    """False: nobody has run on such a device here, and the figures are those that others published."""
+    """False: no process has run on such a device here, and the figures are those that others published."""
 
     def expected(self, live: float) -> int:
         """Bytes that the process takes when `live` bytes of tensors are alive."""
@@ -41,9 +38,9 @@ class Overhead:
         return int(self.fixed_high + self.slack_high * live)
 
     def cautious(self, live: float) -> int:
-        """Bytes that a plan reckons with: a quarter of the way from what is expected to what may be.
+        """Bytes that a plan reckons with: a quarter of the way from the expected to the high figure.
 
-        What is expected is met from both sides (measured: by 1 %), and a plan must hold every time.
+        Real processes lie on both sides of the expected figure (measured: by 1 %), and a plan must hold every time.
         """
         return int(self._cautious_fixed + self._cautious_slack * live)
 

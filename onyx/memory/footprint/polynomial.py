@@ -1,7 +1,7 @@
 """From logs of probes to the polynomials of a footprint. Needs no torch.
 
-A probe's B and S are primes that divide none of the model's own sizes. So an allocation's bytes say by themselves how
-it grows: divisible by B once, by S twice: it is a number × B·S². One probe gives all of them exactly, where a
+A probe's B and S are primes that divide none of the model's own sizes. So the bytes of an allocation tell how
+it grows: divisible by B once and by S twice, it is a number × B·S². One probe gives all of them exactly, where a
 regression over many shapes would give an average. A further probe, at another shape and depth, checks the result.
 """
 
@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.float64]
 """(points, exponents)."""
 
 SAMPLES_FROM = 1009
-"""Where the search for B begins: larger than the sizes that models have in small numbers, like heads."""
+"""Where the search for B begins: above small sizes of models, such as their number of heads."""
 
 
 def primes(sizes: Iterable[int], most_length: int, least_length: int = 1) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def primes(sizes: Iterable[int], most_length: int, least_length: int = 1) -> tup
 
 
 NO_FACTOR = (1 << 61) - 1
-"""A prime that no allocation is a multiple of: stands for a dimension that is not to be told apart."""
+"""A prime that divides no allocation: stands for a dimension of 1, which cannot be told apart."""
 
 
 def live_rows(log: list[int], samples: int, length: int) -> Rows:

@@ -25,7 +25,7 @@ Loss = Callable[[int], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What a probe saw."""
+    """What a probe recorded."""
 
     samples: int
     """B of the micro-batches."""
@@ -77,7 +77,7 @@ def trace(
 ) -> Trace:
     """Run one update of `micro_batches` micro-batches, and log what lives."""
     counter = Counter()
-    with _quiet_collector(), counter, mark_blocks(model, counter) as parts:
+    with _no_garbage_collection(), counter, mark_blocks(model, counter) as parts:
         counter.hold(model.parameters())
         counter.hold(model.buffers())
         optimizer = make_optimizer(model.parameters())
@@ -98,15 +98,15 @@ def trace(
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[FakeTensorMode]:
-    """Inside, tensors have no bytes. A plain tensor that a module keeps outside of its buffers is let through."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _never_packed():
+    """New tensors have shapes and no bytes. Real tensors that a module keeps outside of its buffers are allowed."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _no_packed_samples():
         yield mode
 
 
 def fake_copy(model: nn.Module) -> nn.Module:
     """The same model with fake parameters and buffers on the CPU; the original is not touched, nor its bytes read.
 
-    deepcopy takes what its memo already has, so the structure is copied around the fakes. Call it under `fake_tensors`.
+    The fakes are in deepcopy's memo, so it copies the structure around them. Call it under `fake_tensors`.
     """
     memo: dict[int, object] = {}
     for each in model.parameters():
@@ -118,8 +118,8 @@ def fake_copy(model: nn.Module) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _never_packed() -> Iterator[None]:
-    """The probe's samples stand in rows of their own. transformers looks at the values to see that; fakes have none."""
+def _no_packed_samples() -> Iterator[None]:
+    """Tell transformers that each row is one sample: it would read that from values, which fake tensors do not have."""
     try:
         from transformers import masking_utils
     except ImportError:
@@ -133,8 +133,8 @@ def _never_packed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """A collection in mid-step would free cycles at a moment that says nothing about the next run."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Without garbage collection, which would free cycles at arbitrary moments of the step."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -14,8 +14,16 @@ from onyx.memory.footprint.json_cache import Cache, versions
 from onyx.memory.footprint.overhead import ASSUMED_CUDA, Overhead
 from onyx.memory.recipe import Recipe
 
-NO_MATTER = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "id2label", "label2id")
-"""What a config says that no allocation depends on, or that the key holds in another form."""
+LEFT_OUT_OF_KEY = (
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "id2label",
+    "label2id",
+)
+"""Fields of a config that change no allocation, or that the key holds in another form."""
 
 
 def footprint_of(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
@@ -26,7 +34,7 @@ def footprint_of(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
     cache, key = Cache("footprints"), footprint_key(config, recipe, kind)
     stored = cache.read(key)
     if stored is not None:
-        with suppress(ValueError):  # written by something else: computed again, and written over
+        with suppress(ValueError):  # not ours: computed again, and overwritten
             return Footprint.from_json(stored)
     from onyx.memory.footprint.estimate import estimate
 
@@ -39,7 +47,7 @@ def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
     """All that a footprint depends on. Of max_length only whether it reaches the model's sliding window."""
     from onyx.memory.footprint.model_builder import beyond_window, is_causal
 
-    content = {name: value for name, value in config.to_dict().items() if name not in NO_MATTER}
+    content = {name: value for name, value in config.to_dict().items() if name not in LEFT_OUT_OF_KEY}
     return {
         "config": content,
         "labels": getattr(config, "num_labels", None),
@@ -57,7 +65,7 @@ def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
 
 
 def overhead_of(device: Device) -> Overhead:
-    """Of a process on that device. The CPU's is measured when it is not known; a card's where the card is."""
+    """The overhead of a process on that device. A CPU's is measured here when it is not stored; a card's by ranks."""
     cache, key = Cache("overheads"), _overhead_key(device.kind, device.name)
     stored = cache.read(key)
     if stored is not None:
@@ -73,7 +81,7 @@ def overhead_of(device: Device) -> Overhead:
 
 
 def store_overhead(name: str, overhead: Overhead) -> None:
-    """What a rank measured on a card of that name, for later plans."""
+    """Keep what a rank measured on a card of that name, for later plans."""
     Cache("overheads").write(_overhead_key("cuda", name), overhead.to_json())
 
 

@@ -1,4 +1,4 @@
-"""The training step that probes run, piece by piece the one that training runs.
+"""The training step that probes run, of the same pieces as the one that ranks run.
 
 Loss is the sum over label tokens (or samples) divided by the window's weight; labels are shifted instead of logits,
 so that no copy of the logits is made; nothing keeps the logits alive in backward but autograd itself.
@@ -38,7 +38,7 @@ class Batch:
     compiler would take for a constant."""
 
     reference: torch.Tensor | None = None
-    """(rows,) for pairs: the log-probability that the model gave each row's labels before it was trained."""
+    """(rows,) for pairs: the log-probability that the model gave each row's labels before training."""
 
 
 def blank_batch(samples: int, length: int, *, causal: bool, device: str = "cpu") -> Batch:
@@ -75,7 +75,7 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def finish_update(optimizer: torch.optim.Optimizer, max_norm: float | None = 1.0) -> None:
-    """Clip, step, clear, as `boundary.close` does it. That one reads the norm, and fake tensors have no value."""
+    """Clip, step, clear, as `boundary.close` does, but without reading the norm: fake tensors have no values."""
     if max_norm is not None:
         nn.utils.clip_grad_norm_(parameters_of(optimizer), max_norm)
     optimizer.step()
@@ -93,7 +93,7 @@ def blank_pairs(pairs: int, length: int, *, device: str = "cpu") -> Batch:
 
 
 def log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
-    """Of each row's label tokens together."""
+    """The log-probability of each row's label tokens together."""
     logits = model(input_ids=batch.input_ids, use_cache=False).logits
     losses = functional.cross_entropy(
         logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORED, reduction="none"
@@ -102,7 +102,7 @@ def log_probabilities(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def reward_margins(model: nn.Module, batch: Batch, beta: float) -> Tensor:
-    """Of each pair: by how much more than the reference the model prefers the preferred answer."""
+    """Of each pair: how much more than the reference the model prefers the chosen answer."""
     if batch.reference is None:
         raise ValueError("a batch of pairs comes with its reference")
     rewards = beta * (log_probabilities(model, batch) - batch.reference)

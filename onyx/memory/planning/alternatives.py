@@ -25,7 +25,7 @@ def alternatives(config: Any, request: PlanRequest, device: Device) -> list[Alte
         found.append(shorter)
     if found or len(single) < 2:
         return found
-    both = single[-1][1].but(method=single[0][1].method, lora=single[0][1].lora)
+    both = single[-1][1].changed(method=single[0][1].method, lora=single[0][1].lora)
     change = " + ".join(name for name, _ in single)
     together = _try(config, request, device, change, both)
     if together is not None:
@@ -36,14 +36,14 @@ def alternatives(config: Any, request: PlanRequest, device: Device) -> list[Alte
 
 def _changes(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     if recipe.method == "full":
-        lora = recipe.but(method="lora", lora=Lora())
+        lora = recipe.changed(method="lora", lora=Lora())
         yield lora.method_label, lora
     if not recipe.gradient_checkpointing:
-        yield "gradient checkpointing", recipe.but(gradient_checkpointing=True)
+        yield "gradient checkpointing", recipe.changed(gradient_checkpointing=True)
 
 
 def _try(config: Any, request: PlanRequest, device: Device, change: str, recipe: Recipe) -> Alternative | None:
-    with contextlib.suppress(PlanError):  # a model that cannot be changed so is no alternative
+    with contextlib.suppress(PlanError):  # this model does not support the change
         fit = fit_device(config, request, device, recipe)
         if fit.samples >= 1:
             return Alternative(change=change, needs=fit.needs)
@@ -54,7 +54,7 @@ def _shorter(config: Any, request: PlanRequest, device: Device, recipe: Recipe) 
     """The greatest length that fits, by halves."""
     length = 2 ** ((request.longest - 1).bit_length() - 1) if request.longest > 1 else 0
     while length >= SHORTEST:
-        found = _try(config, request, device, f"max_length {length}", recipe.but(max_length=length))
+        found = _try(config, request, device, f"max_length {length}", recipe.changed(max_length=length))
         if found is not None:
             return found
         length //= 2

@@ -12,7 +12,7 @@ from onyx.memory.planning.request import PlanRequest
 from onyx.memory.recipe import Recipe
 
 ROUNDING = 1e-6
-"""Tokens: what fits exactly must not be lost to a division."""
+"""Tokens: keeps what fits exactly from being rounded away."""
 
 LENGTHS = 16
 """At how many lengths a token budget is looked at, between the shortest and the longest sample."""
@@ -23,7 +23,7 @@ class Fit:
     """The largest micro-batch of one recipe on one device."""
 
     device: Device
-    """Where."""
+    """The device."""
 
     footprint: Footprint
     """What a micro-batch needs there."""
@@ -44,7 +44,7 @@ class Fit:
     """The most padded tokens at once, at every length that occurs."""
 
     def expected(self, live: int) -> int:
-        """Bytes that the process takes. What the check of the footprint found missing is added."""
+        """Bytes that the process takes, corrected by what the footprint's check found missing."""
         return self.overhead.expected(live * _correction(self.footprint))
 
     def high(self, live: int) -> int:

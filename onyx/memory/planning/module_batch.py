@@ -1,6 +1,6 @@
-"""The largest batch of any torch module on a device: the planner's seam for the documented accumulators.
+"""The largest batch of any torch module on a device: for the documented accumulators.
 
-A transformers model is probed with token ids. Of any other module the first layer tells what a sample looks like;
+A transformers model is probed with token ids. For any other module the first layer tells the shape of a sample;
 where it does not, `sample_shape` must be given. As no loss is known, the probe takes a cross-entropy over the
 output's last dimension, which keeps as much as common losses do.
 """
@@ -25,7 +25,7 @@ from onyx.memory.planning.request import fraction
 from onyx.recipe.precision import Precision
 
 TOKENS = 512
-"""Length of a sample of token ids when nobody says."""
+"""Length of a sample of token ids when none is given."""
 
 STEPS = 128
 """Length of a sample of a recurrent or attention layer."""

@@ -43,16 +43,16 @@ class DevicePlan:
     """Bytes with the largest overhead that was seen, or must be reckoned with."""
 
     overhead_measured: bool
-    """Whether the overhead was measured on this machine, or is what others published for such cards."""
+    """Whether the overhead was measured on this machine; False: it is what others published for such cards."""
 
     micro_batch_cost: int = 0
-    """Padded tokens that take as long as a micro-batch does beyond its tokens: how finely a window is cut."""
+    """Padded tokens that take as long as a micro-batch's fixed cost: it decides how finely a window is cut."""
 
     heap: Literal["steady", "roomy"] = "steady"
     """On a CPU: whether freed memory goes back to the system at once, or is kept, which is faster and takes more."""
 
     timing_key: str | None = None
-    """Under which a rank stores how long its micro-batches took."""
+    """The key under which a rank stores how long its micro-batches took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,11 @@ class Plan:
     """ "sft", or "dpo": then a sample is a pair."""
 
     compile: bool = False
-    """Whether the step is compiled. Part of what decides the bits, so no attempt decides it anew."""
+    """Whether the step is compiled. It changes the bits, so every attempt follows the plan."""
 
     layout: Literal["padded", "joined"] = "padded"
-    """Whether a micro-batch is rows padded to the longest, or one row of samples end to end, which has no padding. It
-    decides the bits too."""
+    """Whether a micro-batch is rows padded to the longest, or one row of samples end to end, without padding. It
+    changes the bits too."""
 
     max_length: int
     """Tokens of the longest sample, of a pair's longer answer, that the plan provides for."""
@@ -97,7 +97,7 @@ class Plan:
     """In the order given, without those that take no part."""
 
     seconds_per_update: float | None
-    """When a probe on the devices measured it."""
+    """None unless every device's timing is known."""
 
     seconds_total: float | None
     """For the whole job, when the number of samples is known too."""
@@ -123,7 +123,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` wrote; ValueError when the text is not one."""
+        """Read what `to_json` wrote; ValueError when the text is no plan."""
         try:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:

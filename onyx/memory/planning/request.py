@@ -1,4 +1,4 @@
-"""What a plan is asked for. Needs no torch."""
+"""The request for a plan: its fields are the options of `onyx.memory.planner.plan`. Needs no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from onyx.memory.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What a plan is asked for, validated once."""
+    """A request, validated once."""
 
     recipe: Recipe
     """What is trained."""
@@ -21,7 +21,7 @@ class PlanRequest:
     """Samples of one update, over all devices."""
 
     devices: Sequence[Device | Mapping[str, Any]]
-    """Devices, or cards one does not have: {"name": "A100", "memory_gb": 40}."""
+    """Devices, or cards that this host does not have: {"name": "A100", "memory_gb": 40}."""
 
     lengths: Sequence[int] = ()
     """Tokens of each sample. Empty: all may be max_length."""
@@ -30,7 +30,7 @@ class PlanRequest:
     """Samples of one epoch. None: as many as there are lengths."""
 
     epochs: int = 1
-    """For the job's duration only."""
+    """Only to tell how long the job takes."""
 
     accumulation_steps: int | None = None
     """The user's N; None lets the planner choose."""
@@ -45,10 +45,10 @@ class PlanRequest:
     """Whether to compile the step; auto: where it pays."""
 
     quick: bool = False
-    """For a job: on a CPU, no larger micro-batches than are quickest, so that the heap can be a roomy one."""
+    """For a job: on a CPU, micro-batches no larger than are quickest, so that memory is left for a roomy heap."""
 
     timings: Mapping[str, Timing] = field(default_factory=dict)
-    """By device label, from real probes; of others what ranks have stored is used."""
+    """By device label, measured by the caller; for other devices, what ranks have stored."""
 
     def __post_init__(self) -> None:
         for name in ("effective_batch", "samples", "epochs", "accumulation_steps"):
@@ -78,7 +78,7 @@ class PlanRequest:
 
 
 def fraction(name: str, value: object) -> None:
-    """A part of something, neither none nor all of it."""
+    """Check a part of something: more than nothing and less than all of it."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1:
         raise PlanError(f"{name} must be above 0 and below 1, not {value!r}")
 

@@ -1,7 +1,8 @@
-"""Whether compiling a job's step pays. Decided once, with the plan. Needs torch only to guess a time nobody measured.
+"""What makes a job's step quicker: whether it is compiled, and whether samples are joined instead of padded.
 
-Measured on two cores: a job of a model of 35 million parameters ran 1.05 to 1.25 times as fast compiled, and its graphs
-took about a minute to make, half of one from the cache.
+Both change the bits of an update, so they are decided once, with the plan. Torch is needed only to guess how long a job
+takes that no rank has timed. Measured on two cores: a job of a model of 35 million parameters ran 1.05 to 1.25 times as
+fast compiled, and its graphs took about a minute to make, half of one from the cache.
 """
 
 import importlib.util
@@ -20,7 +21,7 @@ SMALLEST = 64 * 2**20
 """Bytes of weights from which it is worth it (measured: nothing gained at 16 MB, up to 1.25 × the speed at 140 MB)."""
 
 FIRST_SECONDS, AGAIN_SECONDS = 90.0, 30.0
-"""What making the graphs takes at first, and when they are in the cache."""
+"""What making the graphs takes at first, and when they are in the compiler's cache."""
 
 MARGIN = 2.0
 """How many times over it must pay."""
@@ -49,9 +50,9 @@ def compile_obstacle(request: PlanRequest, fits: list[Fit]) -> str | None:
 
 
 def compiling_pays(request: PlanRequest, fits: list[Fit], seconds: float | None, *, known: bool) -> bool:
-    """By the job's expected seconds without it, guessed where nobody measured such a job.
+    """Whether compiling saves more than it costs. `seconds`: the job's time without it; None: it must be guessed.
 
-    `known` says that such a job was compiled here before, so that its graphs are in the cache.
+    `known`: such a job was compiled here before, so its graphs are in the cache.
     """
     if fits[0].footprint.static.weights < SMALLEST:
         return False
@@ -61,7 +62,7 @@ def compiling_pays(request: PlanRequest, fits: list[Fit], seconds: float | None,
 
 
 def _guess(request: PlanRequest, fits: list[Fit]) -> float | None:
-    """Seconds by the arithmetic of the model and the rate of this CPU. A card is not in hand to be asked."""
+    """The job's seconds, from the model's arithmetic and this CPU's rate. None for a card, which may not be here."""
     if request.count is None or not request.lengths or any(each.device.kind != "cpu" for each in fits):
         return None
     tokens = request.count * request.epochs * sum(request.lengths) / len(request.lengths)
@@ -69,7 +70,7 @@ def _guess(request: PlanRequest, fits: list[Fit]) -> float | None:
     passes = 4 if request.recipe.method == "lora" else 6  # a frozen weight has no gradient
     cores = sum(each.device.cores or 1 for each in fits)
     work = passes * parameters * tokens
-    if work < MARGIN * FIRST_SECONDS * 1e9:  # a core does more than a billion in a second: not worth a measurement
+    if work < MARGIN * FIRST_SECONDS * 1e9:  # a core does over a billion per second: too short to be worth measuring
         return 0.0
     return work / (cores * EAGER_PART * product_rate(EDGE, TRIES))
 
@@ -98,13 +99,13 @@ FAMILIES = (
 
 
 def joins_samples(config: Any, request: PlanRequest, labels: Iterable[str]) -> bool:
-    """Jobs of such models on CPUs. On a card each run of samples would be more kernels to launch."""
+    """Whether samples are joined: in jobs of these models on CPUs. On a card each run of samples needs more kernels."""
     on_cpu = all(label.startswith("cpu") for label in labels)
     return request.quick and on_cpu and request.recipe.objective == "sft" and _joinable(config, request.longest)
 
 
 def _joinable(config: Any, length: int) -> bool:
-    """Neither code of its own, nor dropout inside of attention, nor a window that samples of that length meet."""
+    """Whether joined attention is exact: no code of the model's own, no attention dropout, no window in reach."""
     from onyx.memory.footprint.model_builder import ATTENTION_DROPOUTS, beyond_window
 
     plain = config.model_type in FAMILIES and not getattr(config, "auto_map", None)

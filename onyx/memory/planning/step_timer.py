@@ -1,4 +1,4 @@
-"""Times real steps on the device in hand. The model is trained by them: give one that is not needed afterwards."""
+"""Times real steps on this process's device. They train the model: give one that is not needed afterwards."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from onyx.recipe.optimizer import make_optimizer
 from onyx.recipe.precision import Precision
 
 REPEATS = 3
-"""The fastest counts: what disturbs a run only ever makes it slower."""
+"""The fastest counts: other load only makes a run slower."""
 
 
 def measure_timing(

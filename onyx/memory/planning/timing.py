@@ -53,10 +53,10 @@ class Timing:
 
 
 def timing_key(config: Any, recipe: Recipe, device: Device, *, compiled: bool = False) -> str:
-    """A name for all that a timing depends on. It goes with the plan, so that a rank need not make it again."""
+    """A digest of all that a timing depends on. The plan carries it, so that ranks need not make it again."""
     key = footprint_key(config, recipe, device.kind)
     key.pop("beyond_window")
-    if recipe.method == "lora":  # a plan for nobody's job yet does not know which layers will be adapted
+    if recipe.method == "lora":  # a plan without a job does not know yet which layers will be adapted
         key["lora"] = {"r": recipe.lora.r, "dropout": recipe.lora.dropout}
     key |= {"name": device.name, "threads": device.cores}
     if compiled:
@@ -64,13 +64,13 @@ def timing_key(config: Any, recipe: Recipe, device: Device, *, compiled: bool = 
     return hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def own_key(key: str, label: str, uuid: str | None) -> str:
-    """The same for one device of this host and not for others of its kind: one may be throttled, or somebody's too."""
+def device_timing_key(key: str, label: str, uuid: str | None) -> str:
+    """The key for one device of this host alone: another of its kind may be throttled, or shared with other work."""
     return f"{key}@{uuid or f'{socket.gethostname()}/{label}'}"
 
 
 def stored_timing(key: str) -> Timing | None:
-    """What a rank measured, if one did."""
+    """What a rank has measured, or None."""
     stored = Cache("timings").read({"timing": key})
     if stored is None:
         return None
@@ -81,5 +81,5 @@ def stored_timing(key: str) -> Timing | None:
 
 
 def store_timing(key: str, timing: Timing) -> None:
-    """For later plans."""
+    """Keep what a rank measured, for later plans."""
     Cache("timings").write({"timing": key}, timing.to_json())

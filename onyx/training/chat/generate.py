@@ -1,4 +1,4 @@
-"""An answer to a chat, by transformers' own `generate`. Enough to see what a model has learned; no serving engine."""
+"""Answers a chat with transformers' `generate`. Enough to see what a model has learned; not a serving engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from onyx.training.contract.errors import UserError
 from onyx.training.data.render import TemplateFailedError, Turns
 
 UNFINISHED = "\ufffd"
-"""What a decoder puts for bytes that are no character yet."""
+"""The decoder's text for the first bytes of a character whose other bytes are still to come."""
 
 
 class VisibleText:
-    """The part of an answer that nothing which follows can take back."""
+    """Which part of a growing answer can be sent: later tokens may still complete a character or a stop string."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop
@@ -27,7 +27,7 @@ class VisibleText:
         self.stopped = False
 
     def more(self, text: str, *, last: bool = False) -> str:
-        """The next piece to show of an answer that is `text` so far."""
+        """The next piece to send of an answer that is `text` so far."""
         end = self._end(text)
         if end is not None:
             self.stopped = True
@@ -38,12 +38,12 @@ class VisibleText:
         return piece
 
     def _end(self, text: str) -> int | None:
-        """Where the first stop string begins. What was shown holds no beginning of one."""
-        found = [place for each in self._stop if (place := text.find(each, self._shown)) >= 0]
+        """Where the first stop string begins. It cannot begin in the part that was sent."""
+        found = [start for each in self._stop if (start := text.find(each, self._shown)) >= 0]
         return min(found, default=None)
 
     def _safe(self, text: str) -> int:
-        """Up to where no half of a character and no beginning of a stop string is."""
+        """The end of the text without an incomplete character or the beginning of a stop string."""
         text = text.rstrip(UNFINISHED)
         for start in range(max(self._shown, len(text) - self._longest + 1), len(text)):
             if any(each.startswith(text[start:]) for each in self._stop):
@@ -52,7 +52,7 @@ class VisibleText:
 
 
 class AnswerCancelledError(Exception):
-    """Whoever asked has left."""
+    """The client does not want the rest of the answer."""
 
 
 @dataclass
@@ -65,32 +65,32 @@ class ChatModel:
 
     def __post_init__(self) -> None:
         self._ends = _end_tokens(self.model, self.tokenizer)
-        # A model's own taste in sampling would fill in what nobody asked for.
+        # The model's own sampling options must not replace those of the request.
         self.model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call, assignment]
 
     def answer(
-        self, question: GenerateRequest, tell: Callable[[str], None], wanted: Callable[[], bool]
+        self, request: GenerateRequest, send: Callable[[str], None], wanted: Callable[[], bool]
     ) -> GenerationEnd:
-        """Send the answer piece by piece. UserError when there can be none, AnswerCancelledError when not wanted."""
-        prompt = self._prompt(question)
-        room = self._room(question, len(prompt))
-        teller = _TokenStream(self, len(prompt), VisibleText(question.stop), tell, wanted)
-        self._generate(question, prompt, room, teller)
-        tell(teller.rest())
-        complete = teller.stopped or teller.tokens[-1] in self._ends
+        """Send the answer piece by piece. AnswerCancelledError as soon as `wanted` is false."""
+        prompt = self._prompt(request)
+        limit = self._token_limit(request, len(prompt))
+        stream = _TokenStream(self, len(prompt), VisibleText(request.stop), send, wanted)
+        self._generate(request, prompt, limit, stream)
+        send(stream.rest())
+        complete = stream.stopped or stream.tokens[-1] in self._ends
         return GenerationEnd(
-            reason="stop" if complete else "length", prompt_tokens=len(prompt), completion_tokens=len(teller.tokens)
+            reason="stop" if complete else "length", prompt_tokens=len(prompt), completion_tokens=len(stream.tokens)
         )
 
     def text(self, tokens: list[int]) -> str:
-        """What they say, without the token that ends a turn, which not every tokenizer knows to be special."""
-        said = tokens[:-1] if tokens[-1] in self._ends else tokens
-        text: str = self.tokenizer.decode(said, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """The text of the tokens, without the one that ends a turn: not every tokenizer marks it as special."""
+        shown = tokens[:-1] if tokens[-1] in self._ends else tokens
+        text: str = self.tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def _prompt(self, question: GenerateRequest) -> list[int]:
+    def _prompt(self, request: GenerateRequest) -> list[int]:
         try:
-            text = Turns(self.tokenizer).prompt(question.messages)
+            text = Turns(self.tokenizer).prompt(request.messages)
         except TemplateFailedError as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise UserError("chat_template", message, param="messages") from None
@@ -98,45 +98,45 @@ class ChatModel:
         tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if not tokens:
             raise UserError(
-                "chat_template", "the model's chat template makes nothing of these messages", param="messages"
+                "chat_template", "the model's chat template makes an empty prompt of these messages", param="messages"
             )
         return tokens
 
-    def _room(self, question: GenerateRequest, prompt: int) -> int:
-        most = positions(self.model.config)
-        wanted = question.max_tokens if question.exact_tokens else 1
-        if most is not None and prompt + wanted > most:
+    def _token_limit(self, request: GenerateRequest, prompt: int) -> int:
+        context = positions(self.model.config)
+        wanted = request.max_tokens if request.exact_tokens else 1
+        if context is not None and prompt + wanted > context:
             raise UserError(
                 "context_length_exceeded",
-                f"the model's context is {most} tokens: the messages have {prompt}, and {wanted} more are asked for",
+                f"the model's context is {context} tokens: the messages have {prompt}, and the request is for {wanted} "
+                "more",
                 param="messages",
             )
-        return question.max_tokens if most is None else min(question.max_tokens, most - prompt)
+        return request.max_tokens if context is None else min(request.max_tokens, context - prompt)
 
-    def _generate(self, question: GenerateRequest, prompt: list[int], room: int, teller: "_TokenStream") -> None:
-        torch.set_num_threads(question.threads)
-        torch.manual_seed(question.seed if question.seed is not None else torch.seed())
+    def _generate(self, request: GenerateRequest, prompt: list[int], limit: int, stream: "_TokenStream") -> None:
+        torch.set_num_threads(request.threads)
+        torch.manual_seed(request.seed if request.seed is not None else torch.seed())
         tokens = torch.tensor([prompt])
         with torch.inference_mode():
             self.model.generate(  # type: ignore[operator]
                 input_ids=tokens,
                 attention_mask=torch.ones_like(tokens),
-                generation_config=self._config(question, room),
-                stopping_criteria=StoppingCriteriaList([teller]),
+                generation_config=self._config(request, limit),
+                stopping_criteria=StoppingCriteriaList([stream]),
             )
 
-    def _config(self, question: GenerateRequest, room: int) -> GenerationConfig:
-        """What was asked for and nothing else."""
+    def _config(self, request: GenerateRequest, limit: int) -> GenerationConfig:
         sampling: dict[str, Any] = {"do_sample": False}
-        if question.temperature > 0:
+        if request.temperature > 0:
             sampling = {
                 "do_sample": True,
-                "temperature": question.temperature,
-                "top_p": question.top_p,
+                "temperature": request.temperature,
+                "top_p": request.top_p,
                 "top_k": 0,
             }
         return GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=room,
+            max_new_tokens=limit,
             use_cache=True,
             eos_token_id=self._ends or None,
             pad_token_id=self.tokenizer.pad_token_id,
@@ -145,28 +145,28 @@ class ChatModel:
 
 
 class _TokenStream(StoppingCriteria):
-    """Looks at each token as it comes: tells its text, and stops at a stop string or when nobody listens."""
+    """`generate` calls it after each token: it sends the text, and stops at a stop string or a cancelled request."""
 
     def __init__(
         self,
-        speaker: ChatModel,
+        model: ChatModel,
         prompt: int,
         visible: VisibleText,
-        tell: Callable[[str], None],
+        send: Callable[[str], None],
         wanted: Callable[[], bool],
     ) -> None:
         self.tokens: list[int] = []
-        self._speaker = speaker
+        self._model = model
         self._prompt = prompt
         self._visible = visible
-        self._tell = tell
+        self._send = send
         self._wanted = wanted
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         if not self._wanted():
             raise AnswerCancelledError
         self.tokens = input_ids[0, self._prompt :].tolist()
-        self._tell(self._visible.more(self._speaker.text(self.tokens)))
+        self._send(self._visible.more(self._model.text(self.tokens)))
         return torch.tensor([self._visible.stopped])
 
     @property
@@ -174,12 +174,12 @@ class _TokenStream(StoppingCriteria):
         return self._visible.stopped
 
     def rest(self) -> str:
-        """What was held back in case more would follow."""
-        return "" if self.stopped else self._visible.more(self._speaker.text(self.tokens), last=True)
+        """The text that was held back in case a stop string would follow."""
+        return "" if self.stopped else self._visible.more(self._model.text(self.tokens), last=True)
 
 
 def _end_tokens(model: nn.Module, tokenizer: Any) -> list[int]:
-    """Every token that ends a turn: the tokenizer's, and those that the model's makers name."""
-    said: Any = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    named = said if isinstance(said, list) else [said]
+    """Every token that ends a turn: the tokenizer's, and those of the model's generation config."""
+    configured: Any = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    named = configured if isinstance(configured, list) else [configured]
     return sorted({each for each in (*named, tokenizer.eos_token_id) if isinstance(each, int)})

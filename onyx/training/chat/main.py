@@ -1,6 +1,6 @@
-"""A process that holds one model and answers questions to it. It lives as long as its socket.
+"""The chat process: holds one model and answers requests until its socket is closed.
 
-On the CPU, always: a GPU's memory belongs to trainings, and one that is free now may be lent in a moment.
+It runs on the CPU alone, because the runner may lend a free GPU to a job at any moment.
 """
 
 import contextlib
@@ -22,116 +22,117 @@ from onyx.training.contract.child_process import watch_inherited_lifeline
 from onyx.training.contract.errors import ModelError, UserError
 from onyx.training.models.directory import TOKENIZER_FILES, loaded_bytes
 from onyx.training.models.load import load_model
-from onyx.training.models.resolve import allows_code, resolve_parts
+from onyx.training.models.resolve import allows_remote_code, resolve_unmerged
 from onyx.training.models.tokenizer import load_tokenizer
 
 SILENCE_SECONDS = 86_400.0
-"""Whoever asks may have nothing to say for long; the socket's end says when it is gone."""
+"""The lifeline's limit, which is long: the API may send nothing for hours, and closes the socket when it ends."""
 
 WORKING_BYTES = 256 * 2**20
-"""Besides the weights: what an answer of ordinary length needs."""
+"""What an answer of ordinary length needs besides the weights."""
 
 CHUNK = 1 << 16
 GB = 2**30
 
 
 def main(folder: str) -> int:
-    """Serve the socket in the folder until its other end is closed."""
-    _step_back()
+    """Serve the socket in the folder until the other end closes it."""
+    _set_up_process()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with _connect(Path(folder)) as connection:
-        Conversation(connection).hold()
+        ChatConnection(connection).serve()
     return Exit.DONE
 
 
-class Conversation:
-    """Everything that is said over one socket."""
+class ChatConnection:
+    """One socket: a request to load a model, then requests to answer, one at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._read = bytearray()
+        self._received = bytearray()
 
-    def hold(self) -> None:
-        """A choice of model, then questions one at a time."""
+    def serve(self) -> None:
+        """Until the other end closes the socket, or the model cannot be loaded."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            line = self._line()
-            speaker = self._load(LoadRequest.model_validate_json(line)) if line else None
-            while speaker is not None and (line := self._line()):
-                if line != STOP:  # one that came when the answer was already whole
-                    self._answer(speaker, GenerateRequest.model_validate_json(line))
+            line = self._read_line()
+            model = self._load(LoadRequest.model_validate_json(line)) if line else None
+            while model is not None and (line := self._read_line()):
+                if line != STOP:  # it came when the answer was already complete
+                    self._answer(model, GenerateRequest.model_validate_json(line))
 
-    def _load(self, choice: LoadRequest) -> ChatModel | None:
+    def _load(self, request: LoadRequest) -> ChatModel | None:
         try:
-            speaker = load(choice)
+            model = load(request)
         except Exception as error:
-            self._say(Reply(failure=_failure(error)))
+            self._send(Reply(failure=_failure(error)))
             return None
-        self._say(Reply(ready=True))
-        return speaker
+        self._send(Reply(ready=True))
+        return model
 
-    def _answer(self, speaker: ChatModel, question: GenerateRequest) -> None:
-        said = None
+    def _answer(self, model: ChatModel, request: GenerateRequest) -> None:
+        reply = None
         try:
-            said = Reply(end=speaker.answer(question, self._tell, self._wanted))
+            reply = Reply(end=model.answer(request, self._send_text, self._wanted))
         except AnswerCancelledError:
-            said = Reply(failure=Failure(code="stopped", message="nobody wants the rest of this answer"))
+            reply = Reply(failure=Failure(code="stopped", message="the client does not want the rest of this answer"))
         except (BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:
             if not is_out_of_memory(error):
-                said = Reply(failure=_failure(error))
-        # Outside of `except`, where no traceback holds on to the answer's tensors: to say so takes memory, too.
-        self._say(said or Reply(failure=_no_memory("there is not enough memory for an answer this long").failure()))
+                reply = Reply(failure=_failure(error))
+        # Sending takes memory too. Outside of `except`, no traceback keeps the answer's tensors alive.
+        self._send(reply or Reply(failure=_no_memory("there is not enough memory for an answer this long").failure()))
 
-    def _tell(self, piece: str) -> None:
+    def _send_text(self, piece: str) -> None:
         if piece:
-            self._say(Reply(text=piece))
+            self._send(Reply(text=piece))
 
     def _wanted(self) -> bool:
-        """Anything to be read now is a word to stop, or the end of the file."""
-        return not self._read and not select.select([self._connection], [], [], 0)[0]
+        """During an answer the other end sends nothing but STOP, or closes the socket."""
+        return not self._received and not select.select([self._connection], [], [], 0)[0]
 
-    def _line(self) -> bytes:
-        """The next line; nothing at the end of the file."""
-        while b"\n" not in self._read:
+    def _read_line(self) -> bytes:
+        """The next line; empty at end of file."""
+        while b"\n" not in self._received:
             received = self._connection.recv(CHUNK)
             if not received:
                 return b""
-            self._read += received
-        line, _, rest = bytes(self._read).partition(b"\n")
-        self._read = bytearray(rest)
+            self._received += received
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received = bytearray(rest)
         return line + b"\n"
 
-    def _say(self, said: Reply) -> None:
-        self._connection.sendall(said.model_dump_json(exclude_defaults=True).encode() + b"\n")
+    def _send(self, reply: Reply) -> None:
+        self._connection.sendall(reply.model_dump_json(exclude_defaults=True).encode() + b"\n")
 
 
-def load(choice: LoadRequest) -> ChatModel:
-    """The model on the CPU in float32, an adapter added to its base; UserError when it cannot be, or does not fit."""
-    code = allows_code(choice.model, choice.roots)
-    base, adapter = resolve_parts(choice.model, choice.roots)
+def load(request: LoadRequest) -> ChatModel:
+    """The model on the CPU in float32, merged with its adapter if it has one. UserError if it does not fit."""
+    code = allows_remote_code(request.model, request.roots)
+    base, adapter = resolve_unmerged(request.model, request.roots)
     needed = loaded_bytes(base, *([adapter] if adapter else []))
-    if needed + WORKING_BYTES > choice.memory:
-        raise _no_memory(f"the model takes {needed / GB:.1f} GB and {max(0, choice.memory) / GB:.1f} GB can be had")
+    if needed + WORKING_BYTES > request.memory:
+        free = max(0, request.memory)
+        raise _no_memory(f"the model needs {needed / GB:.1f} GB, and {free / GB:.1f} GB are available")
     model = load_model(base, remote_code=code)
     if adapter is not None:
-        model = _adapted(model, adapter)
+        model = _merged(model, adapter)
     has_tokenizer = adapter is not None and any((adapter / name).is_file() for name in TOKENIZER_FILES)
     tokenizer = load_tokenizer(adapter if adapter and has_tokenizer else base, remote_code=code)
-    limit_memory(choice.memory - needed)
+    limit_memory(request.memory - needed)
     return ChatModel(model.eval().requires_grad_(False), tokenizer)
 
 
-def _adapted(model: nn.Module, adapter: Path) -> nn.Module:
+def _merged(model: nn.Module, adapter: Path) -> nn.Module:
     from peft import PeftModel
 
     try:
-        adapted: nn.Module = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        merged: nn.Module = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (RuntimeError, ValueError, KeyError) as error:
         if is_out_of_memory(error):
             raise
-        raise ModelError("adapter_unsupported", "the adapter does not fit the model it names as its base") from error
-    return adapted
+        raise ModelError("adapter_unsupported", "the adapter does not fit the base model that it names") from error
+    return merged
 
 
 def _failure(error: Exception) -> Failure:
@@ -144,18 +145,18 @@ def _failure(error: Exception) -> Failure:
 
 
 def _no_memory(why: str) -> UserError:
-    return UserError(NO_MEMORY, f"{why}: trainings come first. Try again when fewer run, or a smaller model")
+    return UserError(NO_MEMORY, f"{why}: trainings come first. Try again when fewer run, or try a smaller model")
 
 
-def _step_back() -> None:
-    """Whoever runs out of memory on this host, this process goes first."""
+def _set_up_process() -> None:
+    """If this host runs out of memory, the kernel kills this process first. And watch the lifeline."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     watch_inherited_lifeline(SILENCE_SECONDS)
 
 
 def _connect(folder: Path) -> socket.socket:
-    """Through a descriptor of the folder: an address has room for 107 bytes, a home may not."""
+    """Through a descriptor of the folder: a socket's path is limited to 107 bytes, and a home's may be longer."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

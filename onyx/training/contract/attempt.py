@@ -1,4 +1,4 @@
-"""What goes into a rank and what comes out of it: one attempt at a job. Needs no torch."""
+"""One attempt at a job: what a rank gets, and what it returns. Needs no torch."""
 
 from enum import IntEnum
 from pathlib import Path
@@ -18,13 +18,13 @@ class Exit(IntEnum):
     """Finished: result.json is there."""
 
     SAVED = 10
-    """Stopped because it was told to, after saving."""
+    """Stopped on request, after saving."""
 
     USER_ERROR = 20
-    """The job cannot work as it was asked for: error.json says why. Never retried."""
+    """The job cannot work as specified: error.json says why. Never retried."""
 
     MEMORY = 30
-    """Out of memory where it could not be retried in place: resume with a smaller budget."""
+    """Out of memory where the rank could not retry in place: resume with a smaller budget."""
 
 
 class Share(Frozen):
@@ -34,7 +34,7 @@ class Share(Frozen):
     """"cuda:0", or "cpu:0" for a slice of the CPU."""
 
     uuid: str | None = None
-    """The GPU's own name, to be made visible to the rank; nobody's order can confuse it."""
+    """The GPU's own name. Unlike an index it does not depend on the order in which GPUs are listed."""
 
     threads: int = Field(default=1, ge=1)
     share: float = Field(gt=0, le=1)
@@ -44,13 +44,13 @@ class Share(Frozen):
     """Padded tokens of one micro-batch."""
 
     micro_batch_cost: int = Field(default=0, ge=0)
-    """Padded tokens that would take the time which a micro-batch takes whatever its size: how finely to cut."""
+    """The fixed time of a micro-batch, as the number of padded tokens that take as long. Decides how finely to cut."""
 
     heap: Literal["steady", "roomy"] = "steady"
-    """On a CPU: whether freed memory goes back at once, or is kept for the next micro-batch."""
+    """On a CPU: freed memory goes back to the kernel at once ("steady"), or is kept for the next micro-batch."""
 
     memory_bytes: int | None = None
-    """What this rank may use; on the CPU enforced by an rlimit."""
+    """What this rank may use. On the CPU an rlimit enforces it."""
 
 
 class Attempt(Frozen):
@@ -62,27 +62,29 @@ class Attempt(Frozen):
 
     spec: JobSpec
     plan: dict[str, Any]
-    """The stored plan as JSON: kept for the model card, obeyed through `shares`."""
+    """The stored plan as JSON, for the model card. Ranks follow `shares`."""
 
     shares: list[Share] = Field(min_length=1)
-    """As the plan has them: attempts that ended out of memory change nothing here."""
+    """As in the plan. Attempts that ended out of memory do not change them."""
 
     memory_losses: int = Field(default=0, ge=0)
-    """Attempts that ended out of memory: the budgets are halved so many times, by a line of the journal."""
+    """Attempts that ended out of memory. For each, a line of the journal halves the budgets."""
 
     precision: Precision
     model_dir: Path
     """The base model: a directory that transformers loads, safetensors only."""
 
     remote_code: bool = False
-    """Whether the operator lets this model run code of its own."""
+    """Whether the operator allows this model's own code to run."""
 
     layout: Literal["padded", "joined"] = "padded"
-    """How samples become a micro-batch, as the plan has it."""
+    """How samples become a micro-batch, as in the plan."""
 
     compile_dir: Path | None = None
-    """Where compiled graphs are kept between jobs; None where the plan does not compile. The one place with pickle in
-    it: no job's data, and nobody's but the operator's to write."""
+    """Where compiled graphs are kept between jobs; None where the plan does not compile.
+
+    The only place with pickle in it. It holds no job's data, and only the operator's account may write there.
+    """
 
     data_dir: Path
     job_dir: Path
@@ -91,11 +93,11 @@ class Attempt(Frozen):
     """A file that only this attempt's ranks know."""
 
     lease_seconds: float = 30.0
-    """Silence on the lifeline for this long means exit."""
+    """The rank exits after this much silence on its lifeline."""
 
     grace_seconds: float = 30.0
     free_disk_bytes: int = 0
-    """A checkpoint that can wait does so while it would leave less than this on the disk."""
+    """A checkpoint that would leave less than this on the disk is postponed, if it can be."""
 
 
 class Event(Frozen):
@@ -122,7 +124,7 @@ class Failure(Frozen):
 
 
 class Result(Frozen):
-    """result.json: what training came to."""
+    """result.json: the outcome of training."""
 
     updates: int
     skipped: int
@@ -136,17 +138,17 @@ class Result(Frozen):
     """Per epoch: epoch, train_loss, train_accuracy, and evaluation_loss and evaluation_accuracy when there are any."""
 
     peak_bytes: list[int]
-    """Measured, per rank: on the CPU what the process took beyond its start, on a GPU live tensors."""
+    """Measured, per rank: on the CPU growth of the process since its start, on a GPU live tensors."""
 
     predicted_bytes: list[int] = Field(default_factory=list)
-    """The plan's word for the same, per rank; empty when the plan had none."""
+    """The plan's prediction of the same, per rank; empty when it has none."""
 
     @property
     def memory(self) -> list[dict[str, Any]]:
-        """Onyx keeps score: predicted and measured bytes of each rank, and by which part the prediction was off."""
+        """Predicted and measured bytes of each rank, and the relative error of the prediction."""
         return [
-            {"predicted": said, "measured": seen, "error": said / seen - 1 if seen else None}
-            for said, seen in zip(self.predicted_bytes, self.peak_bytes, strict=False)
+            {"predicted": predicted, "measured": measured, "error": predicted / measured - 1 if measured else None}
+            for predicted, measured in zip(self.predicted_bytes, self.peak_bytes, strict=False)
         ]
 
     effective_batch: int

@@ -1,4 +1,4 @@
-"""Trying a model: what its process is told, and what it says. Lines of JSON over one socket. Needs no torch."""
+"""The protocol of the chat process, which holds one model: lines of JSON over one socket. Needs no torch."""
 
 from typing import Any, Literal
 
@@ -9,39 +9,38 @@ from onyx.training.contract.prepared import Roots
 from onyx.training.contract.spec import Frozen
 
 SOCKET = "socket"
-"""Its name in the folder that the process is given."""
+"""The socket's name in the folder that the process gets as its argument."""
 
 STOP = b"stop\n"
-"""Said while an answer is being written: nobody wants the rest."""
-
+"""Sent while an answer is generated: the client does not want the rest."""
 
 NO_MEMORY = "no_memory"
-"""The code of a failure for want of memory, before an answer or in the middle of it."""
+"""The code of a failure because memory ran out, before an answer or in the middle of it."""
 
 
 class LoadRequest(Frozen):
-    """The model to load: the first line that the process reads."""
+    """The model to load. The first line that the process reads."""
 
     model: str
-    """As a job's spec would name it."""
+    """Its name, as in a job's spec."""
 
     roots: Roots
     memory: int
-    """Bytes that may be taken in all."""
+    """Bytes that the process may use in all."""
 
 
 class GenerateRequest(Frozen):
-    """Every further line that it reads."""
+    """A chat to answer. Every further line that the process reads, but for STOP."""
 
     messages: list[dict[str, Any]]
     """As chat templates expect them."""
 
     max_tokens: int = Field(ge=1)
     exact_tokens: bool = False
-    """Whether somebody asked for so many: then fewer, because the context is full, is an error."""
+    """Whether the client chose max_tokens. Then it is an error when the context has no room for so many."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """0: always the likeliest token."""
+    """0: always the most likely token."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
     seed: int | None = None
@@ -50,7 +49,7 @@ class GenerateRequest(Frozen):
 
 
 class Reply(Frozen):
-    """A line that it writes. The one with `end`, `failure` or `ready` is the last for now."""
+    """A line that the process writes. One with `end`, `failure` or `ready` ends the answer to a request."""
 
     text: str = ""
     """The next piece of the answer."""
@@ -60,7 +59,7 @@ class Reply(Frozen):
 
     end: "GenerationEnd | None" = None
     failure: Failure | None = None
-    """Why there is no answer, or no more of it."""
+    """Why there is no answer, or why it breaks off."""
 
     @property
     def last(self) -> bool:
@@ -68,12 +67,12 @@ class Reply(Frozen):
 
 
 class GenerationEnd(Frozen):
-    """How an answer ended."""
+    """Why an answer ended, and its size."""
 
     reason: Literal["stop", "length"]
     prompt_tokens: int
     completion_tokens: int
-    """All that the model wrote, with the token that ends an answer."""
+    """All tokens that the model generated, the one that ends the answer included."""
 
 
 Reply.model_rebuild()

@@ -1,4 +1,4 @@
-"""What a user must change. Each kind of mistake is its own type; all of them become an error.json. Needs no torch."""
+"""A user's mistakes, a type for each kind; all become an error.json. And full disks. Needs no torch."""
 
 import errno
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from onyx.training.contract.attempt import Failure
 
 
 class UserError(Exception):
-    """The job cannot work as it was asked for. Never retried."""
+    """The job cannot work as specified: the message says what to change. Never retried."""
 
     def __init__(
         self, code: str, message: str, *, param: str | None = None, findings: Sequence[dict[str, Any]] = ()
@@ -40,25 +40,26 @@ class DataError(UserError):
         super().__init__(code, message, param=param, findings=findings)
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FULL_MESSAGES = ("No space left on device", "Disk quota exceeded", "File too large")
-"""What safetensors' own writer says, which raises no OSError."""
-
-
 class SupersededError(Exception):
     """A later attempt holds this job: this one must not write any more."""
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_MESSAGES = ("No space left on device", "Disk quota exceeded", "File too large")
+"""safetensors raises an error of its own with these texts, not OSError."""
+
+
 def is_disk_full(error: BaseException) -> bool:
-    """Whether a write failed because there is no room for it."""
+    """Whether a write failed because the disk or the quota is full."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
-    return any(said in str(error) for said in _FULL_MESSAGES)
+    return any(text in str(error) for text in _FULL_MESSAGES)
 
 
 def disk_full(error: BaseException) -> UserError:
+    """The failure that the job's owner sees."""
     return UserError(
         "disk_full",
-        f"no room on the disk of ONYX_HOME ({error}): free some space and start the job again; "
+        f"the disk of ONYX_HOME is full ({error}): free some space and start the job again; "
         "its last checkpoint is intact",
     )

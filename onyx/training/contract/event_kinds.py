@@ -1,21 +1,21 @@
-"""The kinds of events: what ranks write in events.jsonl, and what the runner, the store and the API read."""
+"""The kinds of events. Ranks write them in events.jsonl; the runner, the store and the API read them."""
 
 from typing import Final, Literal
 
 MESSAGE: Final = "message"
-"""For people alone."""
+"""A text for people; no program reads it."""
 
 METRICS: Final = "metrics"
 """Numbers of an update."""
 
 CHECKPOINT: Final = "checkpoint"
-"""An update that the job can resume from."""
+"""The job can resume from this update."""
 
 SNAPSHOT: Final = "snapshot"
 """An epoch's model was kept."""
 
 MEMORY: Final = "memory"
-"""Memory ran out and budgets fell. A line of the journal."""
+"""Memory ran out and the budgets were lowered. A line of the journal."""
 
 SKIP: Final = "skip"
 """A window without an update."""

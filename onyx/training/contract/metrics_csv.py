@@ -16,7 +16,7 @@ class Row:
 
     update: int
     epoch: float
-    """Epochs done after it, with their fraction."""
+    """Epochs that are done after it, as a fraction."""
 
     samples: int
     trained_tokens: int
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRow(Row):
-    """One update by label tokens."""
+    """One update of a supervised job."""
 
     token_accuracy: float
     """Fraction of the window's label tokens that the model predicted before the update."""
@@ -38,7 +38,7 @@ class TokenRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceRow(Row):
-    """One update by pairs."""
+    """One update of a dpo job."""
 
     reward_margin: float
     """Mean over the window's pairs, before the update."""
@@ -68,7 +68,7 @@ class Metrics:
             self._writer(self._file).writerow(asdict(row))
 
     def sync(self) -> None:
-        """Wait until the rows are on the disk. A checkpoint counts on them."""
+        """Wait until the rows are on the disk: a checkpoint must not be newer than they are."""
         if self._file is not None:
             fs.sync_file(self._file)
 
@@ -81,7 +81,7 @@ class Metrics:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The complete rows of a file. A torn last line is not one."""
+    """The complete rows of a file. An incomplete last line is ignored."""
     if not path.exists():
         return []
     text = path.read_text()
@@ -90,7 +90,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def curve(rows: list[dict[str, str]], points: int = 20) -> list[tuple[int, float]]:
-    """(update, loss) at about `points` places, the first and the last among them."""
+    """(update, loss) of about `points` rows, the first and the last among them."""
     if not rows:
         return []
     step = max(1, math.ceil((len(rows) - 1) / (points - 1)))

@@ -1,4 +1,4 @@
-"""What goes into the preparation of a job and what comes out of it. Needs no torch: jobs/ reads and writes these."""
+"""Preparing a job: the request that the runner writes, and the result that it reads. Needs no torch."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from onyx.training.contract.attempt import Share
 from onyx.training.contract.spec import Count, Fraction, Frozen, JobSpec
 
 HUB_TOKEN_VARIABLE = "ONYX_HUB_TOKEN"  # noqa: S105 - the variable's name
-"""The only way a hub token reaches a helper: it is in no file, no argument list and no log line."""
+"""The environment variable is the only way a hub token reaches a helper: no file, argument list or log line has it."""
 
 
 class Roots(Frozen):
@@ -21,28 +21,28 @@ class Roots(Frozen):
     """ONYX_HOME."""
 
     models: Path | None = None
-    """The operator's model root: names of models are also directories under it."""
+    """The operator's model root. A model's name may be a directory under it."""
 
     data: tuple[Path, ...] | None = None
-    """Directories that data files must lie in. None: whoever made the spec has checked."""
+    """Directories that data files must lie in. None: the process that made the spec has checked them."""
 
     jobs: tuple[str, ...] = ()
-    """Former jobs whose models the asker may use. Whoever makes the request has checked the owner."""
+    """Earlier jobs whose models this owner may use. The process that makes the request has checked the owner."""
 
     remote_code: tuple[str, ...] = ()
-    """Models whose own code the operator allows to run, by the names that jobs use."""
+    """Models whose own code the operator allows to run, by the names that jobs give."""
 
 
 class PrepareRequest(Frozen):
-    """request.json: what `onyx.training.prepare.main:main` is given."""
+    """request.json, which `onyx.training.prepare.main:main` reads."""
 
     spec: JobSpec
     roots: Roots
     devices: tuple[Device, ...] = ()
-    """What to plan for. Empty: no plan is made."""
+    """The devices to plan for. Empty: no plan is made."""
 
     most_rows: int | None = None
-    """Rows that the operator allows a job's data to have."""
+    """The operator's limit on the rows of a job's data."""
 
     out: Path
     """The directory that prepared.json or error.json is written into."""
@@ -59,7 +59,7 @@ class Planned(Frozen):
 
 
 class PreparedJob(Frozen):
-    """prepared.json: everything that is known before a device is taken."""
+    """prepared.json: everything known before the job gets a device."""
 
     model_dir: Path
     data_dir: Path
@@ -83,39 +83,39 @@ class PreparedJob(Frozen):
     """Histogram: (most tokens, samples), at powers of two."""
 
     truncated: int
-    """Samples that were cut at max_length."""
+    """Samples cut at max_length."""
 
     bad_lines: int
-    """Lines left out because the job tolerates some."""
+    """Bad lines, left out because the job tolerates some."""
 
     findings: list[dict[str, Any]] = Field(default_factory=list)
-    """What is known of these lines: {line, code, message, part}, up to a cap."""
+    """What is wrong with them: {line, code, message, part}, up to a cap."""
 
     inexact: list[str] = Field(default_factory=list)
-    """What in the model keeps updates from being exact, or is left out to make them so."""
+    """Parts of the model that keep updates from being exact, or that the loss leaves out for that reason."""
 
     planned: Planned | None = None
 
     @property
     def warnings(self) -> list[str]:
-        """What the job's owner should know before it starts."""
+        """What the job's owner should know before the job starts."""
         planned = self.planned.plan.get("warnings", ()) if self.planned else ()
         return [*self.inexact, *planned]
 
 
 class EstimateRequest(Frozen):
-    """request.json of a plan without a job: what `onyx.training.prepare.plan_estimate:main` is given."""
+    """request.json of a plan without a job, which `onyx.training.prepare.plan_estimate:main` reads."""
 
     model: str
     roots: Roots
     window: Count
     devices: tuple[Device, ...] = Field(min_length=1)
     max_length: int | None = None
-    """None: 512, or what the model takes if that is less."""
+    """None: 512, or the model's limit if that is less."""
 
     method: Literal["full", "lora"] = "full"
     objective: Literal["sft", "dpo"] = "sft"
-    """With "dpo" a sample is a pair, and max_length the tokens of its longer answer, the prompt included."""
+    """With "dpo" a sample is a pair, and max_length counts the prompt with the longer answer."""
 
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     max_memory_usage: Fraction = 0.9
@@ -124,6 +124,6 @@ class EstimateRequest(Frozen):
 
 
 class Estimate(Frozen):
-    """plan.json: the answer."""
+    """plan.json: the result."""
 
     plan: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a user asked for: one typed, immutable value from the first request to the model card. Needs no torch."""
+"""A job's specification: one typed, immutable value from the request to the model card. Needs no torch."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ Objective = Literal["sft", "dpo"]
 
 
 class Frozen(BaseModel):
-    """A value: it cannot change, and it knows all of its fields."""
+    """An immutable value. Unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -30,10 +30,10 @@ class DataSpec(Frozen):
 
     texts: list[str] | None = None
     rows: list[dict[str, JsonValue]] | None = None
-    """What lines of a JSONL file would be: text, prompt/completion or messages; for dpo preference pairs."""
+    """As lines of a JSONL file: text, prompt/completion or messages; for dpo preference pairs."""
 
     path: str | None = None
-    """A file (JSONL, CSV, Parquet, txt), already resolved and checked by whoever made the spec."""
+    """A file (JSONL, CSV, Parquet, txt). The process that made the spec has resolved and checked it."""
 
     hub: str | None = None
     """The name of a data set on the hub."""
@@ -47,7 +47,7 @@ class DataSpec(Frozen):
     """Share of the samples held out when there is no evaluation file."""
 
     tolerated_bad_lines: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of bad lines that are left out instead of failing the job."""
+    """The greatest share of bad lines that are left out; more fail the job."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataSpec":
@@ -62,10 +62,10 @@ class TrainingSpec(Frozen):
     """How to train."""
 
     objective: Objective = "sft"
-    """Learn from samples, or (direct preference optimisation) from pairs of answers of which one is preferred."""
+    """"sft": learn from samples. "dpo" (direct preference optimisation): from pairs of answers, one preferred."""
 
     dpo_beta: Annotated[float, Field(gt=0, le=2)] = 0.1
-    """How strongly dpo holds the model to what it was: higher is closer."""
+    """How closely dpo keeps the model to the original: higher is closer."""
 
     epochs: Annotated[int, Field(ge=1, le=1000)] = 3
     learning_rate: Annotated[float, Field(gt=0)] = 5e-5
@@ -81,10 +81,10 @@ class TrainingSpec(Frozen):
     """Share of all samples over which the learning rate rises. Schedules count samples, never steps."""
 
     accumulation_warmup: Annotated[int, Field(ge=0)] = 0
-    """Updates over which the window grows from one micro-batch to N,"""
+    """Updates over which the window grows from one micro-batch to N."""
 
     accumulation_scheduler: Literal["linear", "cosine", "step"] | None = None
-    """and how. None: it is always N."""
+    """How the window grows. None: it is always N."""
 
     gradient_clipping: Annotated[float, Field(gt=0)] | None = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -96,7 +96,7 @@ class TrainingSpec(Frozen):
     precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
     gradient_checkpointing: bool = False
     compile: bool | Literal["auto"] = "auto"
-    """Whether the step is compiled; auto: where the plan's expected time says that it pays."""
+    """Whether the step is compiled. "auto": where the plan expects that it saves time."""
 
     deterministic: bool = True
     early_stopping_patience: Count | None = None
@@ -106,7 +106,7 @@ class TrainingSpec(Frozen):
     """Updates that may be skipped in a row before the job fails."""
 
     save_every_updates: Count | None = None
-    """Checkpoint every so many updates instead of by time; for tests."""
+    """Checkpoint after this many updates instead of by time. For tests."""
 
     time_limit_seconds: Annotated[float, Field(gt=0)] | None = None
 
@@ -116,40 +116,40 @@ class WandbSpec(Frozen):
 
     project: str = Field(min_length=1, max_length=128)
     name: str | None = Field(default=None, max_length=128)
-    """Of the run; the job's id without it."""
+    """The run's name. None: the job's id."""
 
     entity: str | None = Field(default=None, max_length=128)
     tags: list[Annotated[str, Field(min_length=1, max_length=64)]] = Field(default=[], max_length=50)
 
 
 class JobSpec(Frozen):
-    """A job as it was asked for."""
+    """A job as its owner specified it."""
 
     model: str = Field(min_length=1, max_length=512)
-    """A hub id, a directory under the operator's model root, a former job's model, or onyx/tiny."""
+    """A hub id, a directory under the operator's model root, an earlier job's model, or onyx/tiny."""
 
     data: DataSpec
     training: TrainingSpec = TrainingSpec()
     window: Count = 32
-    """Samples (for dpo pairs) of one update: the effective batch that was asked for."""
+    """Samples (for dpo, pairs) of one update: the effective batch."""
 
     accumulation_steps: Count | None = None
-    """N, where the user fixes it; otherwise the planner's."""
+    """N. None: the planner chooses it."""
 
     devices: Count = 1
     """How many devices to train on."""
 
     gpu_ids: list[int] | None = None
-    """Which of them, where it matters to the user."""
+    """Which GPUs. None: any."""
 
     max_memory_usage: Fraction = 0.9
     memory_safety_margin: Fraction = 0.1
     auto_start: bool = True
-    """False: once it is prepared and planned the job waits, paused, until it is resumed."""
+    """False: after preparation and planning the job is paused until it is resumed."""
 
     webhook_url: str | None = Field(default=None, max_length=2048)
-    """Who is told when the job ends, beside the operator. Whoever made the spec has checked it."""
+    """Notified when the job ends, as is the operator's webhook. The process that made the spec has checked the URL."""
 
     wandb: WandbSpec | None = None
     labels: dict[str, Any] = {}
-    """What the asker wants to see again (user_id, suffix). Nothing reads it but `metadata`, which jobs are found by."""
+    """Returned to the client unread (user_id, suffix). Only `metadata` is used: jobs can be searched by it."""

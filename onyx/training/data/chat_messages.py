@@ -1,4 +1,4 @@
-"""Messages of a chat, checked and brought into the one form that chat templates expect. Needs no torch."""
+"""Checks the messages of a chat and brings them into the form that chat templates expect. Needs no torch."""
 
 import json
 from typing import Any
@@ -11,33 +11,37 @@ ASSISTANT_KEYS = ("weight", "tool_calls", "function_call", "reasoning_content")
 
 Message = dict[str, Any]
 
+NO_ASSISTANT = Finding(
+    "example_missing_assistant_message", "there is no message of the assistant, so nothing can be learned"
+)
+
 
 def check_messages(messages: list[Any]) -> tuple[list[Message], list[bool], list[Finding]]:
-    """The messages of a chat for the template, which of them are trained on, and all that is wrong."""
+    """A whole chat: its messages for the template, which of them are trained on, and all that is wrong."""
     checked, trained, found = check_each(messages)
     if not any(isinstance(each, dict) and each.get("role") == "assistant" for each in messages):
-        found.append(Finding("example_missing_assistant_message", "no message is the assistant's: nothing to learn"))
+        found.append(NO_ASSISTANT)
     return checked, trained, found
 
 
 def check_each(messages: list[Any]) -> tuple[list[Message], list[bool], list[Finding]]:
-    """The same for messages that need not make a whole chat."""
+    """The same for messages that are a part of a chat."""
     checked: list[Message] = []
     trained: list[bool] = []
     found: list[Finding] = []
     for number, raw in enumerate(messages, 1):
-        wrong = _wrong(raw)
-        found += [Finding(each.code, f"message {number}: {each.message}") for each in wrong]
+        wrong = _check(raw)
+        found += [each.at(f"message {number}") for each in wrong]
         if not wrong:
-            message, problem = _plain(raw)
-            found += [Finding(problem.code, f"message {number}: {problem.message}")] if problem else []
+            message, problem = _normalize(raw)
+            found += [problem.at(f"message {number}")] if problem else []
             checked.append(message)
             trained.append(raw["role"] == "assistant" and raw.get("weight") != 0)
     return checked, trained, found
 
 
 def check_tools(row: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, list[Finding]]:
-    """The tools of a line, also by their old name."""
+    """The tools of a line, also under their old name `functions`."""
     tools = row.get("tools")
     if tools is None and row.get("functions") is not None:
         tools = row["functions"]
@@ -50,56 +54,54 @@ def check_tools(row: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, list[
     return tools or None, []
 
 
-def _wrong(raw: Any) -> list[Finding]:
+def _check(raw: Any) -> list[Finding]:
     if not isinstance(raw, dict):
         return [Finding("data_type", "a message must be an object with role and content")]
-    # null is how many writers say that a key is not there.
+    # Many writers set absent keys to null.
     given = {key for key, value in raw.items() if value is not None}
-    found = [
-        Finding("message_unrecognized_key", f"{key!r} is no key of a message") for key in sorted(given - set(KEYS))
-    ]
+    found = [Finding("message_unrecognized_key", f"a message has no key {key!r}") for key in sorted(given - set(KEYS))]
     role = raw.get("role")
     if "role" not in given:
-        return [*found, Finding("message_missing_key", "there is no role")]
+        return [*found, Finding("message_missing_key", "role is missing")]
     if not isinstance(role, str) or role not in ROLES:
-        return [*found, Finding("unrecognized_role", f"{role!r} is none of {', '.join(ROLES)}")]
+        return [*found, Finding("unrecognized_role", f"role must be one of {', '.join(ROLES)}, not {role!r}")]
     if role != "assistant":
         found += [
-            Finding("message_unrecognized_key", f"{key} belongs to the assistant's messages")
+            Finding("message_unrecognized_key", f"only messages of the assistant have {key}")
             for key in sorted(given & set(ASSISTANT_KEYS))
         ]
-    return found + _wrong_content(raw, role) + _wrong_weight(raw) + _wrong_calls(raw)
+    return found + _check_content(raw, role) + _check_weight(raw) + _check_calls(raw)
 
 
-def _wrong_content(raw: Message, role: str) -> list[Finding]:
+def _check_content(raw: Message, role: str) -> list[Finding]:
     calls = raw.get("tool_calls") or raw.get("function_call")
     content = raw.get("content")
     if content is None:
         if calls:
             return []
         code = "missing_content" if "content" in raw else "message_missing_key"
-        return [Finding(code, "there is no content")]
+        return [Finding(code, "content is missing")]
     if isinstance(content, list):
         parts = [each.get("text") if isinstance(each, dict) else None for each in content]
         if not all(isinstance(each, str) for each in parts):
-            return [Finding("data_type", "content must be text: other parts cannot be trained on")]
+            return [Finding("data_type", "content must be text: Onyx cannot train on other parts")]
         content = "".join(str(each) for each in parts)
     if not isinstance(content, str):
         return [Finding("data_type", "content must be a string")]
-    # An empty answer of a tool is an answer.
+    # A tool may answer with nothing.
     if not content and not calls and role not in ("tool", "function"):
-        return [Finding("missing_content", "the content is empty")]
+        return [Finding("missing_content", "content is empty")]
     return []
 
 
-def _wrong_weight(raw: Message) -> list[Finding]:
+def _check_weight(raw: Message) -> list[Finding]:
     weight = raw.get("weight")
     if weight is None or (not isinstance(weight, bool) and weight in (0, 1)):
         return []
     return [Finding("data_type", f"weight must be 0 or 1, not {weight!r}")]
 
 
-def _wrong_calls(raw: Message) -> list[Finding]:
+def _check_calls(raw: Message) -> list[Finding]:
     calls = raw.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         return [Finding("data_type", "tool_calls must be a list")]
@@ -108,11 +110,11 @@ def _wrong_calls(raw: Message) -> list[Finding]:
         functions.append(raw["function_call"])
     if all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions):
         return []
-    return [Finding("data_type", "a call must be {function: {name, arguments}}")]
+    return [Finding("data_type", "a tool call must be {function: {name, arguments}}")]
 
 
-def _plain(raw: Message) -> tuple[Message, Finding | None]:
-    """As templates expect it: content a string, calls in tool_calls, their arguments objects and not text."""
+def _normalize(raw: Message) -> tuple[Message, Finding | None]:
+    """The form for templates: content is a string, calls are in tool_calls, arguments are objects instead of text."""
     message = {key: value for key, value in raw.items() if value is not None and key not in ("weight", "function_call")}
     content = message.get("content", "")
     message["content"] = "".join(each["text"] for each in content) if isinstance(content, list) else content
@@ -125,18 +127,18 @@ def _plain(raw: Message) -> tuple[Message, Finding | None]:
         message.pop("tool_calls", None)
         return message, None
     message["tool_calls"] = [{"type": "function", **each, "function": dict(each["function"])} for each in calls]
-    return message, _read_arguments(message["tool_calls"])
+    return message, _parse_arguments(message["tool_calls"])
 
 
-def _read_arguments(calls: list[dict[str, Any]]) -> Finding | None:
+def _parse_arguments(calls: list[dict[str, Any]]) -> Finding | None:
     for call in calls:
         arguments = call["function"].get("arguments", {})
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError):
-                return Finding("invalid_json", f"the arguments of the call of {call['function']['name']} are not JSON")
+                return Finding("invalid_json", f"the arguments for {call['function']['name']} are not JSON")
         if not isinstance(arguments, dict):
-            return Finding("data_type", f"the arguments of the call of {call['function']['name']} must be an object")
+            return Finding("data_type", f"the arguments for {call['function']['name']} must be an object")
         call["function"]["arguments"] = arguments
     return None

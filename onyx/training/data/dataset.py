@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from onyx import fs
 from onyx.training.contract.errors import DataError
 from onyx.training.contract.spec import DataSpec, Objective
-from onyx.training.data.encode import Encoded, Encoder, Numbered
+from onyx.training.data.encode import Encoded, Encoder, NumberedText, join_answers
 from onyx.training.data.findings import Finding, Findings
 from onyx.training.data.preference_lines import Preference, check_line
 from onyx.training.data.render import Renderer
 from onyx.training.data.sources import Source, evaluation_source, training_source
-from onyx.training.data.token_store import FORMAT, ROWS, Meta, Writer, joined, write_meta
+from onyx.training.data.token_store import FORMAT, ROWS_PER_PAIR, Meta, Writer, write_meta
 
 
 def held_out(samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which of so many samples are for evaluation: the nearest whole number to the fraction, at least one of each kind.
+    """A mask of the samples for evaluation: as many as the fraction says, rounded, at least one for each purpose.
 
-    The samples with the smallest hashes of (seed, number) are taken, so appending to the data moves few of the others.
+    The samples with the smallest hashes of (seed, number) are chosen, so appended data moves few of the others.
     """
     count = min(max(1, round(samples * fraction)), samples - 1) if fraction > 0 else 0
     chosen = np.zeros(samples, dtype=np.bool_)
@@ -33,7 +33,7 @@ def held_out(samples: int, fraction: float, seed: int) -> NDArray[np.bool_]:
 
 
 def _hashes(samples: int, seed: int) -> NDArray[np.uint64]:
-    """splitmix64: the same on every host and in every version of every library."""
+    """splitmix64, which is the same on every host and with every version of NumPy."""
     with np.errstate(over="ignore"):
         value = np.arange(1, samples + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         value += np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
@@ -53,9 +53,9 @@ def prepare_data(
     hub_token: str | None = None,
     most_rows: int | None = None,
 ) -> Path:
-    """The directory under `out` that holds this data for this tokenizer, made when it is not there.
+    """The directory under `out` with this data for this tokenizer. Made if it does not exist.
 
-    DataError, with each bad line, when the data cannot be used.
+    DataError, with the bad lines, when the data cannot be used.
     """
     training = training_source(spec, roots, hub_token)
     evaluation = evaluation_source(spec, roots)
@@ -64,11 +64,11 @@ def prepare_data(
     return fs.make_once(out / key, job.write)
 
 
-def check_rows(rows: int, most: int | None) -> None:
+def refuse_too_many_rows(rows: int, most: int | None) -> None:
     """DataError when there are more than the operator allows."""
     if most is not None and rows > most:
         raise DataError(
-            "too_many_rows", f"the data has more than {most:,} rows, which is the limit here: give fewer", param="data"
+            "too_many_rows", f"the data has more than {most:,} rows, the limit of this server: give fewer", param="data"
         )
 
 
@@ -80,7 +80,7 @@ def content_key(
     seed: int,
     objective: Objective = "sft",
 ) -> str:
-    """The same for the same content, tokenizer and options; another for any other."""
+    """A hash of everything that decides the prepared data: content, tokenizer and options."""
     fraction = spec.evaluation_fraction if evaluation is None else 0.0
     options = {
         "format": FORMAT,
@@ -98,9 +98,9 @@ def content_key(
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Of all that decides tokens: vocabulary, rules, special tokens, chat template. Not of files that do not matter."""
+    """A hash of what decides tokens: vocabulary, rules, special tokens and chat template."""
     backend = tokenizer.backend_tokenizer
-    # How a caller pads and truncates is kept in there too, and decides nothing here.
+    # The backend also holds the last caller's padding and truncation, which decide nothing here.
     backend.no_truncation()
     backend.no_padding()
     decides = [
@@ -127,7 +127,7 @@ class _Preparation:
     ) -> None:
         self._spec = spec
         self._objective: Objective = objective
-        self._rows = ROWS if objective == "dpo" else 1
+        self._rows = ROWS_PER_PAIR if objective == "dpo" else 1
         self._training = training
         self._evaluation = evaluation
         self._seed = seed
@@ -162,22 +162,22 @@ class _Preparation:
             for each in good:
                 writer.add(each)
         if not source.unchanged():
-            raise DataError("file_changed", "the file was changed while it was read: start the job again")
-        found.judge(self._spec.tolerated_bad_lines)
+            raise DataError("file_changed", "the file changed while it was read: start the job again")
+        found.raise_if_unusable(self._spec.tolerated_bad_lines)
 
     def _encoded(self, source: Source, found: Findings) -> Iterator[tuple[int, list[Encoded] | list[Finding]]]:
-        """Each line's rows, or what is wrong with it."""
+        """The rows of each line, or what is wrong with the line."""
         encoded = self._encoder.encode(self._rendered(source, found))
         if self._objective == "dpo":
-            return joined(encoded)
+            return join_answers(encoded)
         return ((number, [each] if isinstance(each, Encoded) else each) for number, each in encoded)
 
-    def _rendered(self, source: Source, found: Findings) -> Iterator[Numbered]:
-        """As many texts for each line as it makes rows."""
+    def _rendered(self, source: Source, found: Findings) -> Iterator[NumberedText]:
+        """A text for each row of each line. A bad line has its findings, then empty lists up to its number of rows."""
         for number, row in source.rows():
             found.lines += 1
             self._seen += 1
-            check_rows(self._seen, self._most_rows)
+            refuse_too_many_rows(self._seen, self._most_rows)
             sample = check_line(row, self._objective)
             if isinstance(sample, list):
                 yield number, sample
@@ -207,7 +207,7 @@ class _Preparation:
 
 
 def histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """How many samples have at most 2, 4, 8 … tokens and more than half of that."""
+    """Pairs of a limit (2, 4, 8 …) and the samples with at most so many tokens, but more than half of it."""
     powers = np.ceil(np.log2(np.maximum(lengths, 2))).astype(np.int64)
     values, counts = np.unique(powers, return_counts=True)
     return [(int(2**value), int(count)) for value, count in zip(values, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""From texts to tokens, in batches, with a mask of what is trained on."""
+"""Texts become tokens, in batches, with a mask of the tokens that are trained on."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onyx.training.data.findings import Finding
+from onyx.training.data.preference_lines import identical_answers
 from onyx.training.data.render import Rendered
 
 BATCH_SAMPLES = 256
 BATCH_CHARACTERS = 2**21
-"""A batch is never larger than these: memory does not follow the data's size."""
+"""A batch is never larger than these, so memory does not grow with the data."""
 
-Numbered = tuple[int, Rendered | list[Finding]]
+NumberedText = tuple[int, Rendered | list[Finding]]
+"""A line's number, counted from 1, with its text or what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +25,33 @@ class Encoded:
 
     tokens: NDArray[np.int32]
     mask: NDArray[np.bool_]
-    """Which of them are trained on. The first never counts: nothing predicts it."""
+    """Which tokens are trained on. The first never counts, because nothing comes before it to predict it from."""
 
     truncated: bool
 
     @property
     def weight(self) -> int:
-        """Label tokens that count, after the causal shift."""
+        """Label tokens, after the causal shift."""
         return int(self.mask[1:].sum())
 
 
 class Encoder:
-    """Encodes for one tokenizer."""
+    """Encodes texts with one tokenizer."""
 
     def __init__(self, tokenizer: Any, max_length: int, *, refuse_overlong: bool) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._refuse = refuse_overlong
 
-    def encode(self, numbered: Iterable[Numbered]) -> Iterator[tuple[int, Encoded | list[Finding]]]:
-        """Each line's sample, in order."""
+    def encode(self, numbered: Iterable[NumberedText]) -> Iterator[tuple[int, Encoded | list[Finding]]]:
+        """The samples of the lines, in order."""
         for batch in _batches(numbered):
             encodings = self._tokenize([each for _, each in batch if isinstance(each, Rendered)])
             for number, each in batch:
                 yield number, self._sample(each, next(encodings)) if isinstance(each, Rendered) else each
 
     def _tokenize(self, texts: Sequence[Rendered]) -> Iterator[Any]:
-        """Chats bring their special tokens with them, other texts get the tokenizer's."""
+        """A chat's text already has its special tokens. For other texts the tokenizer adds its own."""
         groups = {
             chat: iter(self._encodings([each.text for each in texts if each.chat == chat], special=not chat))
             for chat in (True, False)
@@ -59,8 +61,8 @@ class Encoder:
     def _encodings(self, texts: list[str], *, special: bool) -> list[Any]:
         if not texts:
             return []
-        found = self._tokenizer(texts, add_special_tokens=special, return_attention_mask=False, verbose=False)
-        return list(found.encodings)
+        batch = self._tokenizer(texts, add_special_tokens=special, return_attention_mask=False, verbose=False)
+        return list(batch.encodings)
 
     def _sample(self, rendered: Rendered, encoding: Any) -> Encoded | list[Finding]:
         tokens = np.array(encoding.ids, dtype=np.int32)
@@ -81,7 +83,7 @@ class Encoder:
     def _with_end(
         self, tokens: NDArray[np.int32], mask: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """A text ends with the end token, once, and learns to."""
+        """Add the end token where it is missing. It is trained on, so that the model learns to stop."""
         end = self._tokenizer.eos_token_id
         if end is None:
             return tokens, mask
@@ -94,7 +96,7 @@ class Encoder:
 def span_mask(offsets: NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
     """Which tokens have a character in one of the spans.
 
-    A token across a span's edge is trained on: else a word would be lost that the tokenizer joined to a space before.
+    A token across a span's edge is trained on: some tokenizers join a word to the space before it, and the word counts.
     """
     starts, ends = offsets[:, 0], offsets[:, 1]
     mask = np.zeros(len(offsets), dtype=np.bool_)
@@ -103,8 +105,27 @@ def span_mask(offsets: NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> N
     return mask
 
 
-def _batches(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    batch: list[Numbered] = []
+ANSWERS = ("preferred", "non-preferred")
+
+
+def join_answers(
+    encoded: Iterable[tuple[int, Encoded | list[Finding]]],
+) -> Iterator[tuple[int, list[Encoded] | list[Finding]]]:
+    """The two answers of each line, which `encoded` has one after the other, or all that is wrong with them."""
+    lines = iter(encoded)
+    for (number, one), (_, other) in zip(lines, lines, strict=True):
+        if isinstance(one, Encoded) and isinstance(other, Encoded):
+            same = np.array_equal(one.tokens, other.tokens)
+            yield number, [identical_answers(" as tokens, within max_length")] if same else [one, other]
+        elif not other:  # the line itself is wrong and has no answers
+            yield number, list(one) if isinstance(one, list) else []
+        else:
+            named = zip(ANSWERS, (one, other), strict=True)
+            yield number, [each.at(name) for name, answer in named if isinstance(answer, list) for each in answer]
+
+
+def _batches(numbered: Iterable[NumberedText]) -> Iterator[list[NumberedText]]:
+    batch: list[NumberedText] = []
     size = 0
     for each in numbered:
         batch.append(each)

@@ -1,4 +1,4 @@
-"""What is wrong with lines of the data: each with its number, a code and a reason. Needs no torch."""
+"""Findings: what is wrong with a line of the data, as its number, a code and a reason. Needs no torch."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from onyx.training.contract.errors import DataError
 Part = Literal["training", "evaluation"]
 
 CAP = 100
-"""Findings that are kept. All are counted."""
+"""Findings that are stored. All are counted."""
 
 FILE_CODES = {"training": "invalid_training_file", "evaluation": "invalid_validation_file"}
 PARAMS = {"training": "data", "evaluation": "data.evaluation"}
@@ -22,10 +22,14 @@ class Finding:
     code: str
     message: str
 
+    def at(self, place: str) -> "Finding":
+        """The same finding, saying in which part of the line it is."""
+        return Finding(self.code, f"{place}: {self.message}")
+
 
 @dataclass
 class Findings:
-    """All that is wrong with one part of the data."""
+    """Everything that is wrong with one part of the data."""
 
     part: Part = "training"
     cap: int = CAP
@@ -48,7 +52,7 @@ class Findings:
             if len(self.kept) < self.cap:
                 self.kept.append({"line": line, "code": each.code, "message": each.message, "part": self.part})
 
-    def judge(self, tolerated: float) -> None:
+    def raise_if_unusable(self, tolerated: float) -> None:
         """DataError when more lines are bad than the job tolerates."""
         if self.lines == 0:
             raise DataError("empty_file", f"the {self.part} data is empty: give at least one sample", param=self.param)
@@ -59,7 +63,7 @@ class Findings:
 
     @property
     def param(self) -> str:
-        """The field of the job that the data came by."""
+        """The field of the job that names the data."""
         return PARAMS[self.part]
 
     def summary(self) -> str:

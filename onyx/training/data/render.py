@@ -1,4 +1,4 @@
-"""From a sample to its text, and which characters of it are trained on."""
+"""A sample becomes one text, with the spans of characters that are trained on."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Tools = list[dict[str, Any]] | None
 
 GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 MARKER = "\ue0f0\ue0f1"
-"""Of Unicode's private use area: no text begins or ends with it."""
+"""From Unicode's private use area, so no text begins or ends with it."""
 
 
 class TemplateFailedError(Exception):
@@ -22,11 +22,11 @@ class TemplateFailedError(Exception):
 
 
 class TurnsUnknownError(Exception):
-    """The template does not show where a turn begins and ends."""
+    """The turns cannot be found in the template's output."""
 
 
 class Turns:
-    """Finds the assistant's turns in what a tokenizer's chat template makes."""
+    """Renders chats with a tokenizer's template, and finds the assistant's turns in the text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -40,7 +40,7 @@ class Turns:
     def find(self, messages: Messages, trained: list[bool], tools: Tools) -> tuple[str, list[Span]]:
         """The chat as text, and the spans of the turns that are trained on."""
         template = self._tokenizer.get_chat_template(tools=tools)
-        messages = _known(messages, template)
+        messages = _with_known_roles(messages, template)
         if GENERATION_TAG.search(template):
             text, spans = self._run(template, messages, tools, return_assistant_tokens_mask=True)
             if len(spans) == sum(each["role"] == "assistant" for each in messages):
@@ -52,9 +52,13 @@ class Turns:
 
     def prompt(self, messages: Messages) -> str:
         """The chat as text, up to where the assistant's next turn begins."""
-        return self._render(_known(messages, self._tokenizer.get_chat_template()), None, prompt=True)
+        return self._render(_with_known_roles(messages, self._tokenizer.get_chat_template()), None, prompt=True)
 
     def _turn(self, text: str, messages: Messages, tools: Tools, index: int) -> Span:
+        """The turn is what its message adds to the text of the messages before it.
+
+        This fails for templates that rewrite earlier turns. Then a second rendering with a marker as the content helps.
+        """
         try:
             before = self._render(messages[:index], tools, prompt=True)
             through = text if index + 1 == len(messages) else self._render(messages[: index + 1], tools)
@@ -88,7 +92,7 @@ class Turns:
         return alone.split(MARKER)[-1] if MARKER in alone else ""
 
     def _trim(self, text: str, span: Span) -> Span:
-        """The line break that templates write after an end-of-turn token is nobody's turn: generation stops before."""
+        """Without the line break after an end-of-turn token: generation stops at the token, so it is not learned."""
         start, end = span
         turn = text[start:end].rstrip()
         return (start, start + len(turn)) if turn.endswith(self._special) else span
@@ -98,7 +102,7 @@ class Turns:
         return self._run(template, messages, tools, add_generation_prompt=prompt)[0]
 
     def _run(self, template: str, messages: Messages, tools: Tools, **options: bool) -> tuple[str, list[Span]]:
-        # What apply_chat_template does; but that takes no empty chat, and keeps to itself what the tags mark.
+        # As apply_chat_template does, which refuses an empty chat and does not return what the tags mark.
         from transformers.utils.chat_template_utils import render_jinja_template
 
         known: dict[str, Any] = {**self._tokenizer.special_tokens_map, **options}
@@ -106,21 +110,21 @@ class Turns:
             rendered: Any = render_jinja_template(
                 [messages], tools=list(tools or ()) or None, chat_template=template, **known
             )
-        except Exception as error:  # a template is a program of somebody else's
+        except Exception as error:  # a template is a foreign program and can raise anything
             raise TemplateFailedError(str(error).strip().split("\n", 1)[0] or type(error).__name__) from error
         texts, spans = rendered
         return texts[0], [(first, last) for first, last in spans[0]] if spans else []
 
 
-def _known(messages: Messages, template: str) -> Messages:
-    """Most templates know a developer only by the older name."""
+def _with_known_roles(messages: Messages, template: str) -> Messages:
+    """Most templates know the role "developer" only by its older name, "system"."""
     if "developer" in template:
         return messages
     return [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the longest common beginning of two texts."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
@@ -130,20 +134,20 @@ class Rendered:
 
     text: str
     spans: list[Span]
-    """What is trained on: characters from … to, in order."""
+    """The characters that are trained on, as (first, end), in order."""
 
     chat: bool
-    """A chat template writes its own special tokens; other texts get the tokenizer's, and an end that is trained on."""
+    """A chat template writes its own special tokens. Other texts get the tokenizer's, and an end token."""
 
 
 class Renderer:
-    """Renders samples for one tokenizer."""
+    """Renders samples with one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._turns = Turns(tokenizer)
 
     def render(self, sample: Sample) -> Rendered | Finding:
-        """The sample's text, or why it has none."""
+        """The sample's text, or why there is none."""
         if isinstance(sample, Chat):
             rendered = self._chat(sample)
         elif isinstance(sample, PromptCompletion):
@@ -161,8 +165,8 @@ class Renderer:
         except TurnsUnknownError:
             return Finding(
                 "chat_template",
-                "the model's chat template rewrites earlier turns, so that what the assistant said cannot be told "
-                "from the rest: give one assistant turn per line",
+                "the model's chat template rewrites earlier turns, so the assistant's turns cannot be found in the "
+                "text: give one assistant turn per line",
             )
         return Rendered(text, spans, chat=True)
 
@@ -173,5 +177,5 @@ def _checked(rendered: Rendered) -> Rendered | Finding:
     try:
         rendered.text.encode("utf-8")
     except UnicodeEncodeError:
-        return Finding("invalid_unicode", "the text has half of a surrogate pair: it is not Unicode")
+        return Finding("invalid_unicode", "the text has half of a surrogate pair: it is not valid Unicode")
     return rendered

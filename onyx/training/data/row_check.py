@@ -1,4 +1,4 @@
-"""From a row to a sample (text, prompt with completion, chat), or to what is wrong with the row. Needs no torch."""
+"""Checks a row: it becomes a sample (text, prompt with completion, or chat) or a list of findings. Needs no torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ from onyx.training.data.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Trained on as a whole."""
+    """A text, trained on as a whole."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCompletion:
-    """Trained on the completion."""
+    """A prompt with its completion. Only the completion is trained on."""
 
     prompt: str
     completion: str
@@ -24,11 +24,11 @@ class PromptCompletion:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Trained on the assistant's turns whose weight is 1."""
+    """A chat. Only the assistant's messages with weight 1 are trained on."""
 
     messages: list[dict[str, Any]]
     trained: list[bool]
-    """Per message."""
+    """For each message, whether it is trained on."""
 
     tools: list[dict[str, Any]] | None
 
@@ -37,7 +37,7 @@ Sample = Text | PromptCompletion | Chat
 
 
 def check_row(row: Any) -> Sample | list[Finding]:
-    """The sample that a row holds. Columns that Onyx does not know are nobody's mistake and are left out."""
+    """The sample in a row. Columns that Onyx does not know are ignored."""
     if isinstance(row, Finding):
         return [row]
     if not isinstance(row, dict):
@@ -46,14 +46,14 @@ def check_row(row: Any) -> Sample | list[Finding]:
     if "completion" in row and "prompt" not in kinds:
         kinds.append("prompt")
     if len(kinds) > 1:
-        return [Finding("ambiguous_format", f"the line has {' and '.join(kinds)}: give one of them")]
+        return [Finding("ambiguous_format", f"the line has {' and '.join(kinds)}: give only one of them")]
     if kinds == ["text"]:
         return _text(row)
     return _pair(row) if kinds == ["prompt"] else _chat(row)
 
 
 def kind(value: Any) -> str:
-    """A value's type in JSON's words."""
+    """The name of a value's JSON type."""
     if value is None:
         return "null"
     names: dict[type, str] = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
@@ -83,9 +83,7 @@ def _chat(row: dict[str, Any]) -> Sample | list[Finding]:
     messages = row.get("messages")
     if not isinstance(messages, list) or not messages:
         wanted = "a line needs messages (a list), prompt and completion, or text"
-        return [
-            Finding("missing_messages_list", "messages must be a list with messages" if "messages" in row else wanted)
-        ]
+        return [Finding("missing_messages_list", "messages must be a non-empty list" if "messages" in row else wanted)]
     checked, trained, found = check_messages(messages)
     tools, tool_findings = check_tools(row)
     found += tool_findings

@@ -1,4 +1,4 @@
-"""Where samples come from: one value with a fingerprint of its content and a way to read its rows."""
+"""Where samples come from: a source has a fingerprint of its content and an iterator over its rows."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ from typing import Any
 
 from onyx.training.contract.errors import DataError
 from onyx.training.contract.spec import DataSpec
-from onyx.training.data.text_lines import Numbered, jsonl_rows, text_rows
-from onyx.training.models.hub import is_answer
+from onyx.training.data.text_lines import NumberedRow, jsonl_rows, text_rows
+from onyx.training.models.hub import is_refusal
 
 CHUNK = 1 << 20
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -19,18 +19,18 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Rows of one part of the data."""
+    """One part of the data: what to train on, or what to evaluate on."""
 
     fingerprint: str
     """Changes when the content does, and only then."""
 
-    rows: Callable[[], Iterator[Numbered]]
+    rows: Callable[[], Iterator[NumberedRow]]
     unchanged: Callable[[], bool] = lambda: True
-    """Whether the content is still the one that the fingerprint was taken of."""
+    """Whether the content still is what the fingerprint was taken of."""
 
 
 def training_source(spec: DataSpec, roots: tuple[Path, ...] | None, token: str | None) -> Source:
-    """What to train on."""
+    """The data to train on."""
     if spec.path is not None:
         return _file(spec.path, roots, "data.path")
     if spec.hub is not None:
@@ -41,7 +41,7 @@ def training_source(spec: DataSpec, roots: tuple[Path, ...] | None, token: str |
 
 
 def evaluation_source(spec: DataSpec, roots: tuple[Path, ...] | None) -> Source | None:
-    """What to evaluate on, when it is not a part of the training data."""
+    """The data to evaluate on, when it is not a part of the training data."""
     if spec.evaluation_path is not None:
         return _file(spec.evaluation_path, roots, "data.evaluation_path")
     return _rows(spec.evaluation_rows) if spec.evaluation_rows is not None else None
@@ -56,7 +56,7 @@ def _rows(rows: Iterable[Any]) -> Source:
 
 
 def _file(name: str, roots: tuple[Path, ...] | None, param: str) -> Source:
-    path = _checked(name, roots, param)
+    path = _checked_path(name, roots, param)
     kind, reader = _reader(path, param)
     if path.stat().st_size == 0:
         raise DataError("empty_file", "the file is empty", param=param)
@@ -66,7 +66,7 @@ def _file(name: str, roots: tuple[Path, ...] | None, param: str) -> Source:
     )
 
 
-def _checked(name: str, roots: tuple[Path, ...] | None, param: str) -> Path:
+def _checked_path(name: str, roots: tuple[Path, ...] | None, param: str) -> Path:
     if "\0" in name:
         raise DataError("file_not_found", "the file's name has a NUL byte", param=param)
     path = Path(name).resolve()
@@ -77,10 +77,10 @@ def _checked(name: str, roots: tuple[Path, ...] | None, param: str) -> Path:
     return path
 
 
-def _reader(path: Path, param: str) -> tuple[str, Callable[[Path], Iterator[Numbered]]]:
+def _reader(path: Path, param: str) -> tuple[str, Callable[[Path], Iterator[NumberedRow]]]:
     from onyx.training.data.tables import csv_rows, parquet_rows
 
-    kinds: dict[str, Callable[[Path], Iterator[Numbered]]] = {
+    kinds: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
         ".jsonl": jsonl_rows,
         ".ndjson": jsonl_rows,
         ".json": _json_as_lines,
@@ -91,22 +91,22 @@ def _reader(path: Path, param: str) -> tuple[str, Callable[[Path], Iterator[Numb
     kind = path.suffix.lower()
     if kind not in kinds:
         raise DataError(
-            "file_type", f"a file must be one of {', '.join(kinds)}, not {kind or 'without an ending'}", param=param
+            "file_type", f"a file must be one of {', '.join(kinds)}, not {kind or 'without a suffix'}", param=param
         )
     return kind, kinds[kind]
 
 
-def _json_as_lines(path: Path) -> Iterator[Numbered]:
+def _json_as_lines(path: Path) -> Iterator[NumberedRow]:
     with path.open("rb") as file:
         if file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-            raise DataError("file_type", "the file is one JSON list: give JSONL, one object per line")
+            raise DataError("file_type", "the file is a JSON list: give JSONL, one object per line")
     yield from jsonl_rows(path)
 
 
 def _hub(name: str, split: str, token: str | None) -> Source:
     from onyx.training.data.tables import hub_rows
 
-    # `datasets` takes a directory of that name first: a user must not reach one by what should be a hub's name.
+    # `datasets` prefers a local directory of that name, and a user must not reach one by a hub name.
     if not HUB_NAME.fullmatch(name) or ".." in name or Path(name).exists():
         raise DataError("hub_dataset", "a data set on the hub is named owner/name", param="data.hub")
     revision = _revision(name, token)
@@ -118,9 +118,11 @@ def _revision(name: str, token: str | None) -> str:
 
     try:
         return str(HfApi(token=token or False).dataset_info(name).sha)
-    except Exception as error:  # the hub's client raises its own, its transport's and the system's
-        if is_answer(error):
-            raise DataError("hub_dataset", f"the hub has no data set {name!r} for us", param="data.hub") from None
+    except Exception as error:  # the hub's client raises errors of its own, of its transport and of the system
+        if is_refusal(error):
+            raise DataError(
+                "hub_dataset", f"the hub has no data set {name!r}, or no access to it for this server", param="data.hub"
+            ) from None
         raise DataError(
             "hub_unreachable",
             f"the hub could not be reached for data set {name!r}: try again later, or give a file",

@@ -1,4 +1,4 @@
-"""CSV, Parquet and data sets of a hub, streamed by `datasets`. Only helpers come here: pyarrow stays out of ranks."""
+"""CSV, Parquet and data sets of a hub, streamed by `datasets`. Ranks never import this, and so no pyarrow."""
 
 import csv
 import re
@@ -9,38 +9,38 @@ from typing import Any
 from onyx.training.contract.errors import DataError
 from onyx.training.data.findings import Finding
 from onyx.training.data.preference_lines import NON_PREFERRED, PREFERRED
-from onyx.training.data.text_lines import Numbered, parse_json
+from onyx.training.data.text_lines import NumberedRow, parse_json
 
 JSON_COLUMNS = ("messages", "tools", "functions", "input", *PREFERRED, *NON_PREFERRED)
-"""Columns whose cells may hold JSON, since a table has no lists of its own."""
+"""Columns whose cells may hold JSON, because a CSV file has no lists."""
 
 CHUNK_ROWS = 500
-"""A broken row takes those of its chunk with it, so that chunks are small."""
+"""A broken row makes its whole chunk unreadable, so chunks are small."""
 
 
-def csv_rows(path: Path) -> Iterator[Numbered]:
-    """Rows of a CSV file with a header. Numbered by row, the header not counted."""
+def csv_rows(path: Path) -> Iterator[NumberedRow]:
+    """Rows of a CSV file with a header, which is not counted."""
     columns = _header(path)
     from datasets import Features, Value
 
-    # Every cell is text: otherwise a column of digits would arrive as numbers.
+    # Every cell is text: otherwise `datasets` would read a column of digits as numbers.
     features = Features({name: Value("string") for name in columns})
     options = {"features": features, "keep_default_na": False, "encoding": "utf-8-sig", "chunksize": CHUNK_ROWS}
     yield from _numbered(_stream("csv", path, **options), "CSV")
 
 
-def parquet_rows(path: Path) -> Iterator[Numbered]:
+def parquet_rows(path: Path) -> Iterator[NumberedRow]:
     """Rows of a Parquet file."""
     yield from _numbered(_stream("parquet", path), "Parquet")
 
 
-def hub_rows(name: str, revision: str, split: str, token: str | None) -> Iterator[Numbered]:
+def hub_rows(name: str, revision: str, split: str, token: str | None) -> Iterator[NumberedRow]:
     """Rows of a data set on the hub, at one revision."""
     from datasets import load_dataset
 
     try:
         stream = load_dataset(name, split=split, revision=revision, streaming=True, token=token or False)
-    except Exception as error:  # data sets fail to load in as many ways as they are made
+    except Exception as error:  # a data set's loader can raise anything
         raise DataError(
             "hub_dataset", f"data set {name!r} with split {split!r} cannot be read: {_line(error)}"
         ) from None
@@ -56,13 +56,13 @@ def _stream(kind: str, path: Path, **options: Any) -> Iterable[dict[str, Any]]:
         raise _unreadable(kind, error) from error
 
 
-def _numbered(rows: Iterable[dict[str, Any]], kind: str) -> Iterator[Numbered]:
+def _numbered(rows: Iterable[dict[str, Any]], kind: str) -> Iterator[NumberedRow]:
     number = 0
     try:
         for number, row in enumerate(rows, 1):
             yield number, _unpack(row)
     except (ValueError, OSError) as error:
-        # A reader that fell over cannot go on to the next row as one of lines can.
+        # Unlike a reader of lines, this one cannot go on with the next row.
         yield (
             number + 1,
             Finding(f"invalid_{kind.split()[0].lower()}", f"no row from here on can be read: {_line(error)}"),
@@ -70,7 +70,7 @@ def _numbered(rows: Iterable[dict[str, Any]], kind: str) -> Iterator[Numbered]:
 
 
 def _unpack(row: dict[str, Any]) -> dict[str, Any] | Finding:
-    """A row without its empty cells, and with the JSON in its cells read."""
+    """A row without its empty cells, and with JSON cells parsed."""
     value = {key: _without_none(cell) for key, cell in row.items() if cell is not None}
     for key in JSON_COLUMNS:
         cell = value.get(key)
@@ -81,13 +81,13 @@ def _unpack(row: dict[str, Any]) -> dict[str, Any] | Finding:
             continue
         read = parse_json(cell)
         if isinstance(read, Finding):
-            return Finding(read.code, f"column {key}: {read.message}")
+            return read.at(f"column {key}")
         value[key] = read
     return value
 
 
 def _without_none(value: Any) -> Any:
-    """Arrow gives every message every key that any message has: those that are None were never written."""
+    """Without the keys that are None: Arrow gives every message each key that any message has."""
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Lines of text files, one at a time: a file may be larger than memory. Needs no torch and no datasets."""
+"""Reads text files line by line, because a file may be larger than memory. Needs no torch and no datasets."""
 
 import json
 from collections.abc import Iterator
@@ -9,38 +9,38 @@ from onyx.training.contract.errors import DataError
 from onyx.training.data.findings import Finding
 
 Row = Any
-Numbered = tuple[int, Row | Finding]
-"""A line's number, counted from 1, and what it holds or why it cannot be read."""
+NumberedRow = tuple[int, Row | Finding]
+"""A line's number, counted from 1, with its value or why it cannot be read."""
 
 LONGEST_LINE = 16 * 2**20
-"""Bytes. A longer line is no sample: the line ends are missing."""
+"""Bytes. A longer line means that line ends are missing."""
 
 BOM = b"\xef\xbb\xbf"
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class _DuplicateKeyError(ValueError):
-    """A JSON object names a key twice: which of the two was meant, nobody knows."""
+    """A JSON object has a key twice, so its value is ambiguous."""
 
 
-def jsonl_rows(path: Path) -> Iterator[Numbered]:
-    """Each line's JSON value."""
+def jsonl_rows(path: Path) -> Iterator[NumberedRow]:
+    """The JSON value of each line."""
     for number, line in _lines(path):
         yield number, parse_json(line) if isinstance(line, str) else line
 
 
-def text_rows(path: Path) -> Iterator[Numbered]:
+def text_rows(path: Path) -> Iterator[NumberedRow]:
     """Each line as a text sample."""
     for number, line in _lines(path):
         yield number, {"text": line} if isinstance(line, str) else line
 
 
 def parse_json(text: str) -> Row | Finding:
-    """The value, strictly read: duplicate keys, NaN and endless nesting are refused."""
+    """The value. Duplicate keys, NaN and too deep nesting are refused."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except _DuplicateKeyError as error:
-        return Finding("duplicate_key", f"the key {error.args[0]!r} is there twice")
+        return Finding("duplicate_key", f"the key {error.args[0]!r} occurs twice")
     except json.JSONDecodeError as error:
         return Finding("invalid_json", f"not JSON: {error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError) as error:
@@ -73,7 +73,7 @@ def _skip_line(file: IO[bytes], raw: bytes) -> None:
 
 def _decode(raw: bytes) -> str | Finding:
     if b"\0" in raw:
-        return Finding("nul_byte", f"there is a NUL byte at byte {raw.index(0) + 1}: the file is not plain text")
+        return Finding("nul_byte", f"byte {raw.index(0) + 1} is NUL: the file is not plain text")
     try:
         return raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
@@ -89,4 +89,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,15 +1,14 @@
 """Prepared data: an immutable directory of arrays, memory-mapped. Readable without torch, datasets or pyarrow.
 
-tokens.npy      int32, all samples one after the other; of a pair first the preferred answer, then the other
-mask.npy        bool, beside it: which tokens are trained on
+tokens.npy      int32, all samples one after the other; a pair is two: first the preferred answer, then the other
+mask.npy        bool, for each token whether it is trained on
 offsets.npy     int64, where each sample begins, and the end of the last
 weights.npy     int32, label tokens of each sample after the causal shift
-train.npy       int64, numbers of the samples to train on
-evaluation.npy  int64, numbers of the samples to evaluate on; both of a pair are in one of these two
+train.npy       int64, indices of the samples to train on
+evaluation.npy  int64, indices of the samples to evaluate on; the answers of a pair are never separated
 meta.json       Meta
 """
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +19,6 @@ from numpy.typing import NDArray
 from onyx import fs
 from onyx.training.contract.spec import Frozen
 from onyx.training.data.encode import Encoded
-from onyx.training.data.findings import Finding
-from onyx.training.data.preference_lines import same_answers
 
 FORMAT = 1
 IGNORED = -100
@@ -29,7 +26,7 @@ IGNORED = -100
 
 
 class Meta(Frozen):
-    """meta.json: what is in the directory, and what was found on the way there."""
+    """meta.json: what is in the directory, and what was wrong with the data."""
 
     format: int = FORMAT
     key: str
@@ -44,11 +41,11 @@ class Meta(Frozen):
     findings: list[dict[str, Any]]
     highest_token: int
     rows: int = 1
-    """Stored samples that make one: 2 for pairs, of which all counts above are."""
+    """Stored samples per sample: 2 for pairs. All counts above are of pairs then."""
 
 
 class Column:
-    """A .npy file that grows: NumPy leaves room in the header for a length that is known only at the end."""
+    """A .npy file that grows. NumPy's header has room for a length that is known only at the end."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self._file = path.open("w+b")
@@ -62,7 +59,7 @@ class Column:
         self._size += len(values)
 
     def close(self) -> None:
-        """Write the length, and be done."""
+        """Write the length and sync the file."""
         self._file.seek(0)
         self._header()
         fs.sync_file(self._file)
@@ -78,7 +75,7 @@ class Column:
 
 
 class Writer:
-    """Writes samples one by one. Close it with `finish`."""
+    """A context manager that appends samples one by one, and closes the files at its end."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -109,18 +106,18 @@ class Writer:
         self._columns["weights"].extend(np.array([sample.weight]))
 
     def split(self, evaluation: NDArray[np.bool_]) -> None:
-        """Say which samples are for evaluation."""
+        """Store which samples are for evaluation."""
         np.save(self._out / "train.npy", np.flatnonzero(~evaluation).astype("<i8"))
         np.save(self._out / "evaluation.npy", np.flatnonzero(evaluation).astype("<i8"))
 
 
 def write_meta(out: Path, meta: Meta) -> None:
-    """Seal the directory."""
+    """Write meta.json, the last file."""
     fs.write_text(out / "meta.json", meta.model_dump_json(indent=2) + "\n")
 
 
 class PreparedSamples:
-    """Samples of a prepared directory: those to train on, or by `evaluation` those to evaluate on."""
+    """The samples of a prepared directory to train on. Its `evaluation` has those to evaluate on."""
 
     rows = 1
 
@@ -130,13 +127,13 @@ class PreparedSamples:
         self._tokens = np.load(directory / "tokens.npy", mmap_mode="r")
         self._mask = np.load(directory / "mask.npy", mmap_mode="r")
         offsets = np.load(directory / "offsets.npy")
-        numbers = np.load(directory / f"{part}.npy")
-        self._starts = offsets[numbers]
-        self.lengths: NDArray[np.int64] = offsets[numbers + 1] - self._starts
+        indices = np.load(directory / f"{part}.npy")
+        self._starts = offsets[indices]
+        self.lengths: NDArray[np.int64] = offsets[indices + 1] - self._starts
         """Tokens per sample."""
 
         self.tokens = self.lengths
-        self.weights: NDArray[np.int64] = np.load(directory / "weights.npy")[numbers].astype(np.int64)
+        self.weights: NDArray[np.int64] = np.load(directory / "weights.npy")[indices].astype(np.int64)
         """Label tokens per sample, after the causal shift."""
 
     @classmethod
@@ -144,7 +141,7 @@ class PreparedSamples:
         """The samples to train on."""
         meta = cls.read_meta(Path(directory))
         if meta.format != FORMAT:
-            raise ValueError(f"prepared data of format {meta.format}, and this Onyx reads {FORMAT}: prepare it again")
+            raise ValueError(f"the data has format {meta.format}, but this Onyx reads {FORMAT}: prepare it again")
         return cls(Path(directory))
 
     @staticmethod
@@ -154,12 +151,12 @@ class PreparedSamples:
 
     @property
     def meta(self) -> Meta:
-        """What is in the directory, and what was found on the way there."""
+        """What is in the directory, and what was wrong with the data."""
         return self.read_meta(self.directory)
 
     @property
     def evaluation(self) -> Self | None:
-        """The samples to evaluate on, when there are any."""
+        """The samples to evaluate on, if there are any."""
         held = type(self)(self.directory, "evaluation")
         return held if len(held) else None
 
@@ -167,60 +164,39 @@ class PreparedSamples:
         return len(self._starts)
 
     def sample(self, index: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tokens, and labels that are not shifted: IGNORED where nothing is trained on."""
+        """Tokens, and labels that are not shifted: IGNORED for tokens that are not trained on."""
         start = int(self._starts[index])
         stop = start + int(self.lengths[index])
         tokens = self._tokens[start:stop].astype(np.int64)
         return tokens, np.where(self._mask[start:stop], tokens, IGNORED)
 
 
-ROWS = 2
-NAMES = ("preferred", "non-preferred")
-
-
-def joined(
-    encoded: Iterable[tuple[int, Encoded | list[Finding]]],
-) -> Iterator[tuple[int, list[Encoded] | list[Finding]]]:
-    """Each line's two answers, which come one after the other, or all that is wrong with them."""
-    lines = iter(encoded)
-    for (number, one), (_, other) in zip(lines, lines, strict=True):
-        if isinstance(one, Encoded) and isinstance(other, Encoded):
-            alike = np.array_equal(one.tokens, other.tokens)
-            yield number, [same_answers(" as tokens, within max_length")] if alike else [one, other]
-        elif not other:  # the line itself is wrong: it has no answers
-            yield number, list(one) if isinstance(one, list) else []
-        else:
-            halves = zip(NAMES, (one, other), strict=True)
-            yield number, [_of(name, each) for name, half in halves if isinstance(half, list) for each in half]
-
-
-def _of(name: str, finding: Finding) -> Finding:
-    return Finding(finding.code, f"{name}: {finding.message}")
+ROWS_PER_PAIR = 2
 
 
 class PreferencePairs:
-    """Pairs of a prepared directory, where the two answers of each stand one after the other."""
+    """The pairs of a prepared directory."""
 
-    rows = ROWS
+    rows = ROWS_PER_PAIR
 
-    def __init__(self, halves: PreparedSamples) -> None:
-        both = halves.lengths.reshape(-1, ROWS)
-        self.answers = halves
-        """The answers, as samples of their own: pair i has 2i, the preferred, and 2i + 1."""
+    def __init__(self, answers: PreparedSamples) -> None:
+        lengths = answers.lengths.reshape(-1, ROWS_PER_PAIR)
+        self.answers = answers
+        """The answers as samples: pair i has samples 2i (the preferred one) and 2i + 1."""
 
-        self.lengths: NDArray[np.int64] = ROWS * both.max(axis=1)
-        """Padded tokens that a pair takes in a micro-batch: a pair is never split."""
+        self.lengths: NDArray[np.int64] = ROWS_PER_PAIR * lengths.max(axis=1)
+        """Padded tokens of a pair in a micro-batch: both answers are always in the same one."""
 
-        self.tokens: NDArray[np.int64] = both.sum(axis=1)
-        self.weights: NDArray[np.int64] = np.ones(len(both), dtype=np.int64)
-        """A pair counts one."""
+        self.tokens: NDArray[np.int64] = lengths.sum(axis=1)
+        self.weights: NDArray[np.int64] = np.ones(len(lengths), dtype=np.int64)
+        """Each pair counts one."""
 
-        self.reference: NDArray[np.float32] = np.full((len(both), ROWS), np.nan, dtype=np.float32)
-        """The log-probabilities of both answers under the model as it was. NaN where nobody has computed them yet."""
+        self.reference: NDArray[np.float32] = np.full((len(lengths), ROWS_PER_PAIR), np.nan, dtype=np.float32)
+        """The log-probabilities of both answers under the original model. NaN until they are computed."""
 
     @property
     def evaluation(self) -> "PreferencePairs | None":
-        """The pairs to evaluate on, when there are any."""
+        """The pairs to evaluate on, if there are any."""
         held = self.answers.evaluation
         return PreferencePairs(held) if held else None
 
@@ -229,6 +205,6 @@ class PreferencePairs:
 
 
 def open_data(directory: Path) -> PreparedSamples | PreferencePairs:
-    """What a prepared directory holds: samples or pairs."""
-    halves = PreparedSamples.open(directory)
-    return PreferencePairs(halves) if halves.meta.rows == ROWS else halves
+    """The samples or pairs of a prepared directory."""
+    samples = PreparedSamples.open(directory)
+    return PreferencePairs(samples) if samples.meta.rows == ROWS_PER_PAIR else samples

@@ -1,13 +1,14 @@
-"""The model card: where the model comes from, what it learnt and with which plan."""
+"""The model card: base model, data, loss, plan and versions."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import onyx
 from onyx.training.contract.attempt import Attempt, Result
 from onyx.training.contract.metrics_csv import curve
 
-PACKAGES = ("onyx", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "peft", "safetensors", "tokenizers", "numpy")
 
 
 def model_card(attempt: Attempt, result: Result, rows: list[dict[str, str]]) -> str:
@@ -24,19 +25,19 @@ def model_card(attempt: Attempt, result: Result, rows: list[dict[str, str]]) -> 
         "## Training\n\n" + _json(spec.training.model_dump(mode="json") | {"window": spec.window}),
         *(["## Memory\n\n" + _memory(result)] if result.memory else []),
         "## Plan\n\n" + _json(attempt.plan | {"shares": [share.model_dump(mode="json") for share in attempt.shares]}),
-        "## Versions\n\n" + _table(("package", "version"), [(name, _version(name)) for name in PACKAGES]),
+        "## Versions\n\n" + _versions(),
     ]
     return "\n\n".join(sections) + "\n"
 
 
 def _front(base: str, adapter: bool) -> str:
     library = "peft" if adapter else "transformers"
-    # JSON is YAML: whatever the user called the model, it stays one value.
+    # JSON is valid YAML and quotes any name that a user gave the model.
     return f"---\nbase_model: {json.dumps(base)}\nlibrary_name: {library}\ntags: [onyx, fine-tuned]\n---"
 
 
 def _data(attempt: Attempt) -> dict[str, Any]:
-    """What is known of the data without repeating it: no sample goes into a card."""
+    """Where the data comes from, without any sample."""
     data = attempt.spec.data
     given = next(name for name in ("texts", "rows", "path", "hub") if getattr(data, name) is not None)
     source = {"hub": data.hub} if given == "hub" else {"source": given}
@@ -70,6 +71,12 @@ def _short(value: Any) -> str:
 
 def _json(value: dict[str, Any]) -> str:
     return f"```json\n{json.dumps(value, indent=2, sort_keys=True)}\n```"
+
+
+def _versions() -> str:
+    # Not the metadata of a package "onyx": on PyPI that name belongs to another project.
+    rows = [("onyx", onyx.__version__), *((name, _version(name)) for name in PACKAGES)]
+    return _table(("package", "version"), rows)
 
 
 def _version(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Publishing: a directory that transformers (and PEFT for adapters) loads as it is."""
+"""Writes the finished model and each epoch's snapshot as directories that transformers (for adapters PEFT) loads."""
 
 import contextlib
 import math
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from onyx.training.rank.run import Run
 
 SHARD = "1GB"
-"""transformers copies a file's tensors before it writes them: so files are no larger than this."""
+"""Files are no larger, because transformers copies a file's tensors before it writes them."""
 
 
 def publish(run: "Run", result: Result) -> Path:
-    """The finished model under its name: whole, or not there."""
+    """Write the finished model with its card, atomically."""
     run.recorder.refuse_if_superseded()
     attempt, model = run.attempt, run.step.model
     training = attempt.spec.training
@@ -48,7 +48,7 @@ def write_model(folder: Path, model: nn.Module, tokenizer: Any) -> None:
 
 @contextlib.contextmanager
 def _memory_for_copies() -> Iterator[None]:
-    """The limit is there to make training cut finer. Copies that nobody could cut finer pass it."""
+    """Lift the memory limit: it exists to make training cut finer, and saving cannot be cut."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     try:
@@ -57,38 +57,36 @@ def _memory_for_copies() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-KEPT = 3
+KEPT_SNAPSHOTS = 3
 
 
 def keep_snapshot(run: "Run", entry: dict[str, Any]) -> None:
-    """Write the epoch's snapshot, then remove those that are neither the best nor among the last."""
+    """Write the epoch's snapshot, then remove those that are neither the best nor among the last KEPT_SNAPSHOTS."""
     run.recorder.refuse_if_superseded()
     parent = run.attempt.job_dir / "snapshots"
     target = parent / f"epoch-{entry['epoch']}"
     with fs.publish_directory(target) as part:
         write_model(part, run.step.model, run.tokenizer)
     entries = [*run.progress.epochs, entry]
-    for number in superfluous(entries):
+    for number in expired_snapshots(entries):
         old = parent / f"epoch-{number}"
         if old.exists():
             fs.remove(old)
     run.recorder.events.emit(
-        event_kinds.SNAPSHOT, f"epoch {entry['epoch']} is kept as {target.name}", entry | {"path": _name(target)}
+        event_kinds.SNAPSHOT,
+        f"epoch {entry['epoch']} is kept as {target.name}",
+        entry | {"path": f"{parent.name}/{target.name}"},
     )
 
 
-def superfluous(entries: list[dict[str, Any]]) -> list[int]:
-    """The epochs whose snapshots are not kept. Entries are in the order of epochs."""
+def expired_snapshots(entries: list[dict[str, Any]]) -> list[int]:
+    """The epochs whose snapshots are removed. Entries are in the order of epochs."""
     best = min(entries, key=_loss)["epoch"]
-    last = [entry["epoch"] for entry in entries[-KEPT:]]
+    last = [entry["epoch"] for entry in entries[-KEPT_SNAPSHOTS:]]
     return [entry["epoch"] for entry in entries if entry["epoch"] not in (best, *last)]
 
 
 def _loss(entry: dict[str, Any]) -> float:
-    """What "best" goes by: evaluation where there is one."""
+    """The evaluation loss if there is one, otherwise the training loss."""
     loss = entry["evaluation_loss"] if "evaluation_loss" in entry else entry["train_loss"]
     return math.inf if loss is None else float(loss)
-
-
-def _name(target: Path) -> str:
-    return f"{target.parent.name}/{target.name}"

@@ -1,6 +1,6 @@
-"""What in a model keeps an update from being a sum over its samples.
+"""Finds parts of a model that keep an update from being a sum over samples.
 
-Onyx cuts a window as memory allows, which changes nothing as long as each sample's loss is its own business.
+Onyx cuts a window into micro-batches as memory allows. That is exact only if a sample's loss does not depend on others.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from onyx.training.contract.errors import ModelError
 
 @dataclass(frozen=True, kw_only=True)
 class Inexact:
-    """One such thing."""
+    """One such part."""
 
     code: str
     message: str
     refused: bool
-    """Whether the model cannot be trained for it, or is trained and the plan names it."""
+    """True: the model cannot be trained. False: it is trained, with a warning in the plan."""
 
 
 def find_inexact(model: nn.Module) -> list[Inexact]:
-    """Look at a model, on the meta device too."""
+    """All such parts of the model, which may be on the meta device."""
     found = []
     if any(isinstance(each, _BatchNorm) for each in model.modules()):
         found.append(
             Inexact(
                 code="batch_norm",
-                message="BatchNorm mixes the samples of a micro-batch, so the update would follow the cut",
+                message="BatchNorm mixes the samples of a micro-batch, so the update would depend on the cut",
                 refused=True,
             )
         )
@@ -40,7 +40,7 @@ def find_inexact(model: nn.Module) -> list[Inexact]:
 
 
 def refuse_inexact(found: list[Inexact]) -> list[str]:
-    """The messages of what is only named; ModelError for what is refused."""
+    """The warnings; ModelError if any part is refused."""
     for each in found:
         if each.refused:
             raise ModelError("model_inexact", f"the model cannot be trained exactly: {each.message}")
@@ -53,7 +53,7 @@ def _experts(config: Any) -> list[Inexact]:
         found.append(
             Inexact(
                 code="expert_capacity",
-                message="experts of limited capacity drop tokens depending on the others of the micro-batch",
+                message="experts with limited capacity drop tokens depending on the rest of the micro-batch",
                 refused=True,
             )
         )
@@ -61,7 +61,7 @@ def _experts(config: Any) -> list[Inexact]:
         found.append(
             Inexact(
                 code="router_jitter",
-                message="the routers' jitter is random, so that updates are exact per cut, as with dropout",
+                message="the routers' jitter is random: as with dropout, an update depends on how the window is cut",
                 refused=False,
             )
         )
@@ -69,7 +69,7 @@ def _experts(config: Any) -> list[Inexact]:
         found.append(
             Inexact(
                 code="router_balance",
-                message="the routers' balance loss is no sum over tokens and is left out of the loss",
+                message="the routers' balance loss is not a sum over tokens and is left out of the loss",
                 refused=False,
             )
         )

@@ -1,4 +1,4 @@
-"""Models from a hub: config, tokenizer and safetensors, nothing else. Needs no torch."""
+"""Downloads models from the hub: only config, tokenizer and safetensors. Needs no torch."""
 
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,21 @@ PATTERNS = (
     "adapter_config.json",
 )
 CODE_PATTERNS = ("*.py",)
-"""Fetched only for a model whose code the operator allows."""
+"""Downloaded only for a model whose code the operator allows."""
 
 
 def fetch(name: str, cache: Path, *, token: str | None, code: bool = False) -> Path:
-    """The snapshot's directory in `cache`. An unreachable hub is no problem for what was fetched before."""
+    """The model's directory in `cache`. If the hub is unreachable, an earlier download is used."""
     from huggingface_hub import HfApi, snapshot_download
 
-    # False and not None: without our own token nobody's login on this host is used for somebody's job.
+    # False and not None: without a token of Onyx, the login of a user of this host must not be used for a job.
     credential: str | bool = token or False
     patterns = [*PATTERNS, *(CODE_PATTERNS if code else ())]
     options: dict[str, Any] = {"repo_id": name, "cache_dir": cache, "allow_patterns": patterns, "token": credential}
     try:
         info = HfApi(token=credential).model_info(name)
-    except Exception as error:  # the hub's client raises its own, its transport's and the system's
-        if is_answer(error):
+    except Exception as error:  # the hub's client raises errors of its own, of its transport and of the system
+        if is_refusal(error):
             raise _refused(name, error) from None
         return _cached(name, options)
     if not any(each.rfilename.endswith(".safetensors") for each in info.siblings or []):
@@ -50,8 +50,8 @@ def fetch(name: str, cache: Path, *, token: str | None, code: bool = False) -> P
         return _cached(name, options)
 
 
-def is_answer(error: Exception) -> bool:
-    """Whether the hub answered and said no, rather than not being reached."""
+def is_refusal(error: Exception) -> bool:
+    """Whether the hub was reached and refused the request."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(status, int) and 400 <= status < 500
 
@@ -62,15 +62,15 @@ def _cached(name: str, options: dict[str, Any]) -> Path:
     try:
         return Path(snapshot_download(local_files_only=True, **options))
     except Exception as error:
-        # Not the client's text: it names addresses and headers, and would be shown to users.
+        # Users see this message, and the hub client's own text names addresses and headers.
         raise ModelError(
             "hub_unreachable",
-            f"the hub could not be reached for model {name!r} ({type(error).__name__}), and it was not fetched before: "
-            "try again later, or give a directory under the operator's model root or onyx/tiny",
+            f"the hub could not be reached for model {name!r} ({type(error).__name__}), which was not downloaded "
+            "before: try again later, or give a directory under the operator's model root or onyx/tiny",
         ) from None
 
 
 def _refused(name: str, error: Exception) -> ModelError:
     if type(error).__name__ == "GatedRepoError":
-        return ModelError("model_gated", f"the hub gives model {name!r} only to those it knows: set a hub token")
+        return ModelError("model_gated", f"model {name!r} is gated: set a hub token of an account with access to it")
     return ModelError("model_not_found", f"neither this host nor the hub has a model {name!r}")

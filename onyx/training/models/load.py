@@ -1,4 +1,4 @@
-"""From a directory to the model that a rank trains."""
+"""Loads a directory as the model that a rank trains."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ from onyx.training.contract.spec import LoraSpec
 
 
 def load_config(directory: Path, *, remote_code: bool = False) -> Any:
-    """The model's config, as it is trained."""
+    """The model's config, with what training changes in it."""
     try:
         config = read_config(str(directory), local_files_only=True, remote_code=remote_code)
-    except Exception as error:  # a config can be wrong in as many ways as models read it
+    except Exception as error:  # each model reads its config with code of its own
         raise _unreadable(error) from error
     settle_config(config)
     return config
@@ -52,7 +52,7 @@ def load_model(
     device: torch.device | str = "cpu",
     remote_code: bool = False,
 ) -> nn.Module:
-    """The model in training mode: what is trained in float32, what is frozen in the precision's dtype.
+    """The model in training mode: trained weights in float32, frozen ones in the precision's dtype.
 
     The same directory, adapter and seed give the same bits on every rank and every attempt.
     """
@@ -67,20 +67,20 @@ def load_model(
 
 
 def copy_from_file(model: nn.Module) -> None:
-    """Give each weight memory of its own: a mapped file escapes the rlimit that makes a shortage an exception."""
+    """Copy each weight out of the mapped file, which the rlimit would not count: a shortage must be an exception."""
     with torch.no_grad():
         for each in (*model.parameters(), *model.buffers()):
             each.data = each.data.clone()
 
 
 def with_lora(model: nn.Module, lora: LoraSpec) -> nn.Module:
-    """The model frozen, with adapters beside it that are trained in float32."""
+    """The model with its weights frozen, and with adapters that are trained in float32."""
     try:
         return add_adapter(model, r=lora.r, alpha=lora.alpha, dropout=lora.dropout, targets=lora.target_modules)
     except ValueError as error:
         raise UserError(
             "lora_target_modules",
-            f"the adapter's target_modules do not suit this model: {first_line(error)}",
+            f"lora.target_modules do not fit this model: {first_line(error)}",
             param="training.lora.target_modules",
         ) from error
 
@@ -99,16 +99,16 @@ def _read(directory: Path, dtype: torch.dtype, remote_code: bool) -> nn.Module:
             trust_remote_code=remote_code,
             output_loading_info=True,
         )
-    except Exception as error:  # files can be damaged in as many ways
+    except Exception as error:  # each model reads its files with code of its own
         if is_out_of_memory(error):
             raise
         raise _unreadable(error) from error
     model: nn.Module = loaded[0]
-    lacking = sorted(loaded[1]["missing_keys"])
-    if lacking:
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
         raise ModelError(
             "model_incomplete",
-            f"the model's files lack {len(lacking)} of its weights ({lacking[0]} …): they would be random",
+            f"the model's files lack {len(missing)} of its weights ({missing[0]} …), which would be random",
         )
     return model
 
@@ -126,7 +126,7 @@ def _checkpoint(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Adapters start from the spec's seed, and the caller's stream is left where it was."""
+    """Seed the initial weights of adapters, without changing the caller's random numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -136,6 +136,6 @@ def _unreadable(error: BaseException) -> ModelError:
     if "trust_remote_code" in str(error):
         return ModelError(
             "remote_code_refused",
-            "the model needs code of its own to run, which the operator has not allowed for this model",
+            "the model needs code of its own, which the operator has not allowed for this model",
         )
     return ModelError("model_unreadable", f"transformers cannot load the model: {first_line(error)}")

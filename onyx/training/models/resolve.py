@@ -1,4 +1,4 @@
-"""From a model's name to a directory that transformers loads. No name reaches a path that nobody allowed."""
+"""From a model's name to a directory that transformers loads. A name reaches only paths that the operator allows."""
 
 import re
 from pathlib import Path
@@ -7,35 +7,35 @@ from onyx.training.contract import model_names
 from onyx.training.contract.errors import ModelError
 from onyx.training.contract.prepared import Roots
 from onyx.training.models import hub, smollm2, tiny
-from onyx.training.models.adapter import base_name, merged
-from onyx.training.models.directory import check_directory, inside, is_adapter
+from onyx.training.models.adapter import base_model, merge_adapter
+from onyx.training.models.directory import check_directory, is_adapter, path_inside
 
 JOB_NAME = re.compile(r"(?P<job>[A-Za-z0-9][A-Za-z0-9_-]*)(:(?P<snapshot>epoch-[0-9]+))?")
-"""A former job's id, perhaps with one of its snapshots: "ftjob-1a2b", "ftjob-1a2b:epoch-2"."""
+"""An earlier job's id, possibly with one of its snapshots: "ftjob-1a2b", "ftjob-1a2b:epoch-2"."""
 
 DEEPEST = 8
-"""Adapters on adapters on adapters: more is a circle."""
+"""The most adapters on top of each other. More mean that their bases form a circle."""
 
 
 def resolve(name: str, roots: Roots, *, hub_token: str | None = None) -> Path:
-    """The directory of the model that `name` stands for; ModelError when there is none that may be used.
+    """The directory of the model with this name; ModelError if there is none that the job may use.
 
-    Looked for in this order: onyx/tiny, a former job's model, the operator's model root, the SmolLM2 wheel, the hub.
+    Searched in this order: onyx/tiny, earlier jobs' models, the operator's model root, the SmolLM2 wheel, the hub.
     """
     return _resolve(name, roots, hub_token, DEEPEST)
 
 
-def resolve_parts(name: str, roots: Roots, *, hub_token: str | None = None) -> tuple[Path, Path | None]:
-    """The same without merging: a plain model's directory, and the adapter on it where `name` stands for one."""
+def resolve_unmerged(name: str, roots: Roots, *, hub_token: str | None = None) -> tuple[Path, Path | None]:
+    """The same without merging: the directory of the base model, and that of the adapter if `name` is one."""
     if name == model_names.TINY:
         return tiny.make_tiny(_models_dir(roots)), None
     path, root = _find(name, roots, hub_token)
     check_directory(path, root)
-    return (_base(base_name(path), roots, hub_token, DEEPEST - 1), path) if is_adapter(path) else (path, None)
+    return (_base(base_model(path), roots, hub_token, DEEPEST - 1), path) if is_adapter(path) else (path, None)
 
 
-def allows_code(name: str, roots: Roots) -> bool:
-    """Whether the operator's setting names this model: only then may its own code run."""
+def allows_remote_code(name: str, roots: Roots) -> bool:
+    """Whether the operator's setting allows this model's own code to run."""
     return name in roots.remote_code
 
 
@@ -44,11 +44,11 @@ def _resolve(name: str, roots: Roots, token: str | None, depth: int) -> Path:
         return tiny.make_tiny(_models_dir(roots))
     path, root = _find(name, roots, token)
     check_directory(path, root)
-    return _plain(path, name, roots, token, depth) if is_adapter(path) else path
+    return _merged(path, name, roots, token, depth) if is_adapter(path) else path
 
 
 def _find(name: str, roots: Roots, token: str | None) -> tuple[Path, Path]:
-    """The directory, and the root that it must not leave."""
+    """The directory, and the root that its links must not leave."""
     if job := _job_model(name, roots):
         return job, roots.home
     if local := _local(name, roots):
@@ -60,13 +60,13 @@ def _find(name: str, roots: Roots, token: str | None) -> tuple[Path, Path]:
     if not model_names.is_hub_name(name):
         raise ModelError("model_not_found", f"there is no model {name!r}: give a hub id (owner/name) or onyx/tiny")
     cache = _models_dir(roots) / "hub"
-    return hub.fetch(name, cache, token=token, code=allows_code(name, roots)), cache
+    return hub.fetch(name, cache, token=token, code=allows_remote_code(name, roots)), cache
 
 
 def _local(name: str, roots: Roots) -> tuple[Path, Path] | None:
     looks_like_path = name.startswith(("/", "~", ".")) or "\\" in name or ".." in Path(name).parts or "\0" in name
     if roots.models is not None:
-        found = inside(roots.models, name)
+        found = path_inside(roots.models, name)
         return (found, roots.models) if found else None
     if looks_like_path:
         raise ModelError("model_outside_root", "the operator has set no model root: give a hub id or onyx/tiny")
@@ -84,22 +84,22 @@ def _job_model(name: str, roots: Roots) -> Path | None:
     return path
 
 
-def _plain(adapter: Path, name: str, roots: Roots, token: str | None, depth: int) -> Path:
+def _merged(adapter: Path, name: str, roots: Roots, token: str | None, depth: int) -> Path:
     if depth == 0:
-        raise ModelError("adapter_unsupported", "the adapter's bases lead in a circle")
-    base = _base(base_name(adapter), roots, token, depth - 1)
-    return merged(adapter, base, _models_dir(roots), remote_code=allows_code(name, roots))
+        raise ModelError("adapter_unsupported", "the bases of this adapter form a circle")
+    base = _base(base_model(adapter), roots, token, depth - 1)
+    return merge_adapter(adapter, base, _models_dir(roots), remote_code=allows_remote_code(name, roots))
 
 
 def _base(base: str, roots: Roots, token: str | None, depth: int) -> Path:
-    """An adapter names its base by the directory that it was trained on, or by a name like any other."""
+    """An adapter names as its base the directory that it was trained on, or a model like any other."""
     for root in (_models_dir(roots), roots.home / "jobs", roots.models):
         if root is not None and Path(base).is_absolute() and Path(base).resolve().is_relative_to(root.resolve()):
             path = Path(base).resolve()
             if not path.is_dir():
-                raise ModelError("model_not_found", "the model that the adapter was made for is gone")
+                raise ModelError("model_not_found", "the adapter's base model no longer exists")
             check_directory(path, root)
-            return _plain(path, base, roots, token, depth) if is_adapter(path) else path
+            return _merged(path, base, roots, token, depth) if is_adapter(path) else path
     return _resolve(base, roots, token, depth)
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer as Onyx uses it: with a pad token, and with a chat template that goes out with the result."""
+"""Loads a tokenizer and adds a pad token and a chat template if it has none."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ DEFAULT_CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
 )
-"""For models that come without one. Plain words: no token of it needs training before it means something."""
+"""For models without a template. It is plain text, because new special tokens would have to be trained first."""
 
 
 def load_tokenizer(directory: Path | str, *, remote_code: bool = False) -> Any:
-    """The tokenizer of a resolved model. Save it with the result: what was filled in here belongs to the model now."""
+    """The tokenizer of a resolved model. Save it with the trained model, which depends on what is added here."""
     from transformers import AutoTokenizer
 
     try:
@@ -30,10 +30,10 @@ def load_tokenizer(directory: Path | str, *, remote_code: bool = False) -> Any:
     if not tokenizer.is_fast:
         raise ModelError(
             "tokenizer_unsupported",
-            "the model's tokenizer cannot tell where its tokens are in the text: give a model with a tokenizer.json",
+            "the model's tokenizer does not report the positions of its tokens: give a model with a tokenizer.json",
         )
     if tokenizer.pad_token is None:
-        # Padding is masked in labels and attention, so that any known token does.
+        # Labels and attention mask padding, so any known token will do.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     if not tokenizer.chat_template:
         tokenizer.chat_template = DEFAULT_CHAT_TEMPLATE

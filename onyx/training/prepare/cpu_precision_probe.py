@@ -1,8 +1,8 @@
-"""Whether a precision works on this CPU: a child process tries it first, because some CPUs die of it.
+"""Whether a half precision works on this CPU: a child process tries it, because it may crash.
 
-Libraries choose instructions by what the CPU says of itself, and a virtual machine may say more than it can: then a
-bf16 matmul ends by SIGILL, which no `except` catches. `python -m onyx.training.prepare.cpu_precision_probe <precision>`
-is that child.
+Libraries choose instructions by the flags that the CPU reports, and a virtual machine may report too many. A bf16
+matmul then ends by SIGILL, which no `except` catches. The child is
+`python -m onyx.training.prepare.cpu_precision_probe <precision>`.
 """
 
 import logging
@@ -20,36 +20,36 @@ logger = logging.getLogger(__name__)
 Half = Literal["bf16", "fp16"]
 
 SECONDS = 120.0
-"""A trial that takes longer would be a training that never ends. Most of it is the import of torch."""
+"""The child's time limit. Most of its time is the import of torch; a CPU that needs longer could not train anyway."""
 
 _WORKS = "works"
 
 _TIMED_OUT = "it took more than"
 
-_PASSING = (_TIMED_OUT, "it was killed by SIGKILL", "it was killed by SIGTERM", "it failed: MemoryError")
-"""Ends that say how busy the machine was, not what its CPU can do: they decide the one plan, and are not kept."""
+_TEMPORARY = (_TIMED_OUT, "it was killed by SIGKILL", "it was killed by SIGTERM", "it failed: MemoryError")
+"""Failures of a busy machine rather than of its CPU. They decide the current plan only and are not cached."""
 
 FORMAT = 2
-"""Of what is kept. The first one kept time-outs too."""
+"""The format of the cache. Format 1 also had time-outs."""
 
 
 def precision_trouble(precision: Half) -> str | None:
-    """How a step in this precision ends on this CPU; None when it works. Tried once per machine and versions."""
+    """How a step in this precision fails on this CPU; None if it works. Cached per machine and library versions."""
     cache = Cache("trials")
     key = {"trial": FORMAT, "precision": precision, "cpu": _cpu(), "versions": versions()}
     known = cache.read(key)
     if known is None:
         known = _try([sys.executable, "-m", "onyx.training.prepare.cpu_precision_probe", precision])
         logger.info("a step in %s on this CPU: %s", precision, known, extra={"action": "precision_tried"})
-        if not known.startswith(_PASSING):
+        if not known.startswith(_TEMPORARY):
             cache.write(key, known)
     return None if known == _WORKS else known
 
 
 def _try(command: list[str], seconds: float = SECONDS) -> str:
-    """How the command ended, in words."""
+    """How the command ended, as text."""
     try:
-        child = subprocess.run(  # noqa: S603 - this interpreter and words of our own
+        child = subprocess.run(  # noqa: S603 - this interpreter with constant arguments
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=seconds
         )
     except subprocess.TimeoutExpired:
@@ -58,22 +58,22 @@ def _try(command: list[str], seconds: float = SECONDS) -> str:
         return _WORKS
     if child.returncode < 0:
         return f"it was killed by {signal.Signals(-child.returncode).name}"
-    said = child.stderr.decode(errors="replace").strip().splitlines()
-    return f"it failed: {said[-1][:200]}" if said else f"it ended with status {child.returncode}"
+    lines = child.stderr.decode(errors="replace").strip().splitlines()
+    return f"it failed: {lines[-1][:200]}" if lines else f"it ended with status {child.returncode}"
 
 
 def _cpu() -> str:
-    """What the CPU says of itself: its name and its instructions."""
+    """The CPU's name and the instructions that it reports."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    telling = ("model name", "stepping", "flags", "microcode", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.startswith(telling))
+    fields = ("model name", "stepping", "flags", "microcode", "Features", "CPU part")
+    return "\n".join(line for line in lines if line.startswith(fields))
 
 
 def step(precision: Half) -> None:
-    """Forward, backward and the losses of a small block, in shapes small and large: each has kernels of its own."""
+    """Forward and backward of a small block with its loss, in small and large shapes, which use different kernels."""
     import torch
     from torch.nn import functional
 

@@ -1,4 +1,4 @@
-"""Prepares a job in a helper process: model found, data checked and tokenised, plan made. No device is taken."""
+"""Prepares a job in a helper process: finds the model, checks and tokenizes the data, plans. Uses no device."""
 
 import json
 import os
@@ -14,20 +14,21 @@ from onyx.training.contract.child_process import watch_inherited_lifeline
 from onyx.training.contract.errors import DataError, ModelError, UserError
 from onyx.training.contract.prepared import HUB_TOKEN_VARIABLE, PreparedJob, PrepareRequest
 from onyx.training.contract.spec import JobSpec
-from onyx.training.data.dataset import check_rows, prepare_data
+from onyx.training.data.dataset import prepare_data, refuse_too_many_rows
 from onyx.training.data.token_store import Meta, PreparedSamples, open_data
 from onyx.training.models.exactness import find_inexact, refuse_inexact
 from onyx.training.models.load import build_empty, load_config
-from onyx.training.models.resolve import allows_code, resolve
+from onyx.training.models.resolve import allows_remote_code, resolve
 from onyx.training.models.tokenizer import load_tokenizer
 
 SILENCE_SECONDS = 30.0
+"""The helper exits after this much silence on its lifeline."""
 
 
 def main(request_path: str) -> int:
-    """Read the request, and leave prepared.json or error.json in its `out`. The exit status is one of `Exit`."""
+    """Read the request and write prepared.json or error.json into its `out`. The exit status is one of `Exit`."""
     request = PrepareRequest.model_validate_json(Path(request_path).read_bytes())
-    _settle(request)
+    _set_up_process(request)
     request.out.mkdir(parents=True, exist_ok=True)
     try:
         prepared = prepare(request, hub_token=os.environ.get(HUB_TOKEN_VARIABLE) or None)
@@ -39,9 +40,9 @@ def main(request_path: str) -> int:
 
 
 def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> PreparedJob:
-    """Everything that can be known of a job without a device; UserError says what the user must change."""
+    """Everything that can be known of a job without a device. UserError says what the user must change."""
     spec, roots = request.spec, request.roots
-    code = allows_code(spec.model, roots)
+    code = allows_remote_code(spec.model, roots)
     model_dir = resolve(spec.model, roots, hub_token=hub_token)
     config = load_config(model_dir, remote_code=code)
     model = build_empty(config, remote_code=code)
@@ -61,7 +62,7 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
     data = open_data(data_dir)
     meta = PreparedSamples.read_meta(data_dir)
     rows = meta.samples + meta.evaluation_samples + meta.bad_lines
-    check_rows(rows, request.most_rows)  # prepared before, perhaps, when the limit was another
+    refuse_too_many_rows(rows, request.most_rows)  # the data may be from an earlier job with another limit
     _check_vocabulary(meta, config)
     planned = None
     if request.devices:
@@ -81,7 +82,7 @@ def prepare(request: PrepareRequest, *, hub_token: str | None = None) -> Prepare
 
 
 def write_failure(path: Path, failure: Failure) -> None:
-    """error.json: whole, or not there."""
+    """Write error.json atomically."""
     fs.write_text(path, json.dumps(failure.model_dump(mode="json"), indent=2) + "\n")
 
 
@@ -91,13 +92,13 @@ def _check_length(spec: JobSpec, config: Any) -> None:
 
     if not is_causal(config, Recipe(model=config)):
         raise ModelError(
-            "model_not_causal", "only causal language models can be trained: this one predicts no next token"
+            "model_not_causal", "only causal language models can be trained: this one does not predict the next token"
         )
     limit = positions(config)
     if limit is not None and spec.data.max_length > limit:
         raise UserError(
             "max_length",
-            f"max_length {spec.data.max_length} is beyond the model's {limit} positions: give at most {limit}",
+            f"max_length {spec.data.max_length} is more than the model's {limit} positions: give at most {limit}",
             param="data.max_length",
         )
 
@@ -107,13 +108,13 @@ def _check_vocabulary(meta: Meta, config: Any) -> None:
     if meta.highest_token >= size:
         raise DataError(
             "tokenizer_mismatch",
-            f"the tokenizer makes token {meta.highest_token}, and the model knows {size}: they do not belong together",
+            f"the tokenizer made token {meta.highest_token}, but the model's vocabulary has only {size} tokens",
             param="model",
         )
 
 
-def _settle(request: PrepareRequest) -> None:
-    """One thread, no progress bars, one home; and gone when the runner is."""
+def _set_up_process(request: PrepareRequest) -> None:
+    """One thread, no progress bars, the runner's home, and an exit when the runner is gone."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["ONYX_HOME"] = str(request.roots.home)
     import torch

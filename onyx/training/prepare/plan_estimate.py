@@ -1,4 +1,4 @@
-"""A plan for a model that nobody trains yet: only its config is read. Runs in a helper process."""
+"""A plan without a job, from the model's config alone. Runs in a helper process of `onyx/jobs/batch_size.py`."""
 
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,10 @@ def _plan(request: EstimateRequest) -> dict[str, Any]:
 
 
 def _config_source(name: str, roots: Roots) -> str:
-    """A directory on this host, or a hub id, of which nothing but the config will be read."""
-    from onyx.training.models.directory import inside
+    """A directory on this host, or a hub id: the planner reads nothing but the config."""
+    from onyx.training.models.directory import path_inside
     from onyx.training.models.resolve import resolve
 
     made_here = name == model_names.TINY or (name in model_names.SMOLLM2 and model_names.smollm2_gguf() is not None)
-    operators = roots.models is not None and inside(roots.models, name) is not None
+    operators = roots.models is not None and path_inside(roots.models, name) is not None
     return str(resolve(name, roots)) if made_here or operators or not model_names.is_hub_name(name) else name

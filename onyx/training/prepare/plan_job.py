@@ -1,4 +1,4 @@
-"""From prepared data to a plan: the one place where training asks the memory room."""
+"""A job's plan from its prepared data: calls the planner of `onyx.memory`."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from onyx.training.models.load import with_lora
 from onyx.training.prepare.cpu_precision_probe import precision_trouble
 
 MOST_LENGTHS = 4096
-"""More lengths than these tell the planner nothing new: quantiles stand for them."""
+"""The planner gets at most this many lengths. Of more samples it gets quantiles, which describe them as well."""
 
 WITHOUT_BF16 = re.compile(r"\b([KMPV]\d{2,4}|T4|GTX|TITAN|RTX 20\d\d|Quadro [KMPGR])", re.IGNORECASE)
 """Names of cards from before Ampere."""
@@ -36,14 +36,14 @@ def plan_job(
     samples: int,
     devices: Sequence[Device],
 ) -> Planned:
-    """Plan a job for these devices; UserError with the planner's explanation when it does not fit.
+    """Plan a job for these devices. UserError with the planner's explanation when it does not fit.
 
-    `config` and `empty_model` are the model's as it is loaded, `lengths` the tokens of each sample (of a pair's longer
-    answer), those of the evaluation too, and `samples` how many are trained on. Adapters are put into `empty_model`,
-    to see which layers they adapt.
+    `config` and `empty_model` are as loaded. `lengths` has the tokens of each sample (of a pair's longer answer),
+    evaluation included; `samples` is the number of samples to train on. LoRA adapters are added to `empty_model`, which
+    shows the layers that they adapt.
     """
     training = spec.training
-    precision, warnings = bearable(choose_precision(training.precision, devices), devices)
+    precision, warnings = working_precision(choose_precision(training.precision, devices), devices)
     recipe = Recipe(
         model=config,
         method=training.method,
@@ -76,22 +76,22 @@ def plan_job(
     return Planned(plan=document, shares=_shares(made, devices), precision=precision)
 
 
-def choose_precision(asked: Literal["auto", "float32", "bf16", "fp16"], devices: Sequence[Device]) -> Precision:
-    """What was asked for; `auto` is bf16 where every device has it, and float32 elsewhere and on the CPU."""
-    if asked != "auto":
-        return asked
+def choose_precision(wanted: Literal["auto", "float32", "bf16", "fp16"], devices: Sequence[Device]) -> Precision:
+    """`wanted`, where "auto" is bf16 if every device is a GPU that supports it, and float32 otherwise."""
+    if wanted != "auto":
+        return wanted
     has = devices and all(each.kind == "cuda" and not WITHOUT_BF16.search(each.name) for each in devices)
     return "bf16" if has else "float32"
 
 
-def bearable(precision: Precision, devices: Sequence[Device]) -> tuple[Precision, list[str]]:
-    """The precision that these devices bear, and what to warn of: a CPU may die of bf16, so that a child tries it."""
+def working_precision(precision: Precision, devices: Sequence[Device]) -> tuple[Precision, list[str]]:
+    """A precision that works on these devices, with warnings. On a CPU a child process tries half precisions first."""
     if precision == "float32" or all(each.kind == "cuda" for each in devices):
         return precision, []
-    found = precision_trouble(precision)
-    if found is None:
+    failure = precision_trouble(precision)
+    if failure is None:
         return precision, []
-    return "float32", [f"{precision} does not work on this CPU ({found} when it was tried): training is in float32"]
+    return "float32", [f"{precision} does not work on this CPU ({failure} when it was tried): training is in float32"]
 
 
 def _lora(lora: LoraSpec, empty_model: nn.Module) -> Lora:
@@ -102,13 +102,13 @@ def _lora(lora: LoraSpec, empty_model: nn.Module) -> Lora:
 
 
 def short_names(targets: set[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The last parts of the targets' names, when these mean the same modules.
+    """The last parts of the targets' names, if these match the same modules; else the targets.
 
-    The planner probes models of fewer layers, where a name with a layer's number in it would mean nothing.
+    The planner probes models with fewer layers, in which names with a layer's number may not exist.
     """
     leaves = {each.rsplit(".", 1)[-1] for each in targets}
-    meant = {each for each in names if each.rsplit(".", 1)[-1] in leaves}
-    same = all(any(each == target or each.endswith(f".{target}") for target in targets) for each in meant)
+    matched = {each for each in names if each.rsplit(".", 1)[-1] in leaves}
+    same = all(any(each == target or each.endswith(f".{target}") for target in targets) for each in matched)
     return tuple(sorted(leaves if same else targets))
 
 

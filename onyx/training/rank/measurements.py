@@ -11,7 +11,7 @@ import torch
 
 from onyx.memory.footprint.overhead import Overhead
 from onyx.memory.footprint.stored import store_overhead
-from onyx.memory.planning.timing import Timing, own_key, store_timing, stored_timing
+from onyx.memory.planning.timing import Timing, device_timing_key, store_timing, stored_timing
 from onyx.training.contract import event_kinds
 from onyx.training.contract.attempt import Attempt
 from onyx.training.rank.out_of_memory import peak_bytes
@@ -58,7 +58,7 @@ def store_throughput(run: Run) -> None:
     key, seconds_per_token = _planned_device(run).get("timing_key"), run.throughput.seconds_per_token
     if key is not None and seconds_per_token is not None:
         mine = Timing(per_micro_batch=0.0, per_token=seconds_per_token, per_update=0.0)
-        store_timing(own_key(key, run.share.device, run.share.uuid), mine)
+        store_timing(device_timing_key(key, run.share.device, run.share.uuid), mine)
 
 
 def predicted_bytes(attempt: Attempt) -> list[int]:

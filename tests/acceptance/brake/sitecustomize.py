@@ -1,6 +1,6 @@
-"""Imported by every Python process of a test's place: lets a rank wait after an update for which the place has a brake.
+"""Imported by every Python process of a test's home: a rank waits after an update for which the home has a brake file.
 
-So a test that kills or pauses a job after an update finds it there, however long the test itself takes.
+A test that kills or pauses a job after an update thus finds the job there, however slow the test is.
 """
 
 import importlib.abc
@@ -16,7 +16,7 @@ MODULE = "onyx.training.contract.metrics_csv"
 
 
 class Brake(importlib.abc.MetaPathFinder):
-    """Waits for the module that writes metrics.csv, and changes it once it is imported."""
+    """Import hook that changes the module that writes metrics.csv when it is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -38,7 +38,7 @@ class Brake(importlib.abc.MetaPathFinder):
 
 
 def put_brake_on(metrics: Any) -> None:
-    """Wait after an update's row, as long as the home has the file of that brake."""
+    """Make `add` wait after writing an update's row, as long as the home has that update's brake file."""
     make, add = metrics.__init__, metrics.add
 
     def make_with_home(self: Any, path: Path | None, *given: Any) -> None:

@@ -242,11 +242,11 @@ def test_should_update_is_about_the_next_micro_batch() -> None:
     model = make_model()
     acc = accumulator(accumulation_steps=2)
     optimizer = SGD(model.parameters())
-    asked = []
+    reported = []
     for _ in range(4):
-        asked.append((acc.should_update(), acc.should_accumulate()))
+        reported.append((acc.should_update(), acc.should_accumulate()))
         feed(acc, model, optimizer, 1)
-    assert asked == [(False, True), (True, False), (False, True), (True, False)]
+    assert reported == [(False, True), (True, False), (False, True), (True, False)]
 
 
 def test_flush_applies_a_partial_window_and_nothing_else() -> None:

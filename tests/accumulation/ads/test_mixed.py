@@ -10,7 +10,7 @@ from onyx.accumulation.precision import Precision
 
 
 class Fp16OnCpu(GradientAccumulationConfig):
-    """What a config says on an accelerator, said on the CPU: the same code, slowly."""
+    """Runs float16 on the CPU, as the default config does on an accelerator: the same code, only slower."""
 
     def precision(self, device: torch.device) -> Precision:
         return Precision.FP16 if self.mixed_precision and self.amp_enabled else Precision.FLOAT32

@@ -19,8 +19,8 @@ def test_create_read_update_and_clean_up_a_training() -> None:
 
 
 def test_unknown_ids_are_refused() -> None:
-    with pytest.raises(ValueError, match="Training ID nobody not found"):
-        GradientAccumulationAPI().update_config("nobody", GradientAccumulationConfig())
+    with pytest.raises(ValueError, match="Training ID unknown not found"):
+        GradientAccumulationAPI().update_config("unknown", GradientAccumulationConfig())
 
 
 def test_cleanup_drops_open_gradients() -> None:

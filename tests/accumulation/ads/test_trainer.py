@@ -67,7 +67,7 @@ def test_the_loss_is_the_mean_over_samples() -> None:
     it = trainer(accumulation_steps=8)
     result = asyncio.run(it.train_epoch(model, batches, SGD(model.parameters()), criterion, 0))
     assert result["loss"] == pytest.approx(expected, rel=1e-5)
-    assert result["effective_batch_size"] == 8  # what there was, not 7 × 8
+    assert result["effective_batch_size"] == 8  # the samples there were, not 7 × 8
 
 
 def test_learning_rates_are_scaled_once() -> None:
@@ -91,7 +91,7 @@ def test_it_works_without_gpus_and_has_a_scaler() -> None:
 
 
 class Keyword(nn.Module):
-    """Answers as a transformers model does: a dict, with a loss when it is given labels and asked for one."""
+    """Returns a dict as a transformers model does, with a loss of its own or without."""
 
     def __init__(self, own_loss: bool) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def test_the_event_loop_stays_free_and_cancelling_stops_the_thread() -> None:
             await task
         return taken
 
-    assert asyncio.run(scenario()) >= 1  # asyncio.run joins the thread: it would hang here had it not stopped
+    assert asyncio.run(scenario()) >= 1  # asyncio.run joins the thread: it would hang if the thread had not stopped
 
 
 def test_nothing_leaks_into_the_next_epoch() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the system share: a gauge that can be driven, and an accumulator over a small model."""
+"""Helpers for tests of `onyx.accumulation.system`: a fake gauge, and accumulators over small models."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 class Dial:
-    """A gauge whose needle the test moves."""
+    """A gauge that returns the given memory pressures one after the other; the last one stays."""
 
     def __init__(self, *pressures: float) -> None:
         self._pressures = list(pressures)
@@ -30,7 +30,7 @@ class Dial:
 
 
 def config_of(**changes: Any) -> GradientAccumulationConfig:
-    """A plain config: no clipping, so that updates are what the gradients say."""
+    """A config without clipping, so that an update applies the gradient as it is."""
     return GradientAccumulationConfig(**({"gradient_clipping": False, "accumulation_steps": 4} | changes))
 
 
@@ -51,7 +51,7 @@ def trainer_of(
 
 
 class Slope(nn.Module):
-    """One weight whose loss is weight × x: its gradient is x, nothing else."""
+    """One weight with the loss weight × x, so its gradient is x."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Slope(nn.Module):
 
 
 def slope(**changes: Any) -> tuple[Slope, GradientAccumulator]:
-    """A slope under SGD of rate 1: each update moves the weight by minus the gradient that was applied."""
+    """A slope with SGD of learning rate 1: each update moves the weight by minus the applied gradient."""
     model = Slope()
     return model, accumulator_of(model, SGD(model.parameters(), lr=1.0), **changes)
 
@@ -78,7 +78,7 @@ def applied(model: Slope, accumulator: GradientAccumulator, values: Iterable[flo
 
 
 def lengths(accumulator: GradientAccumulator, model: Slope, windows: int) -> list[int]:
-    """How many micro-batches the next windows take."""
+    """The lengths of the next windows."""
     found = []
     for _ in range(windows):
         count = 1

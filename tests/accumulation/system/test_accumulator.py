@@ -42,20 +42,20 @@ def test_the_gradient_that_is_applied_is_the_big_batch_gradient(sizes: list[int]
 
 def test_the_results_of_a_window() -> None:
     model, accumulator = slope(effective_batch_size=16)
-    answers = [accumulator.accumulate_gradients(model(1.0) + loss) for loss in (1.0, 2.0, 3.0, 4.0)]
-    assert [answer["accumulation_step"] for answer in answers] == [1, 2, 3, 4]
-    assert [answer["should_optimize"] for answer in answers] == [False, False, False, True]
-    assert [answer["loss"] for answer in answers] == [1.0, 2.0, 3.0, 4.0]
-    assert [answer["accumulated_loss"] for answer in answers] == [1.0, 3.0, 6.0, 10.0]
-    assert {answer["effective_batch_size"] for answer in answers} == {64}
-    assert set(answers[0]) == {
+    results = [accumulator.accumulate_gradients(model(1.0) + loss) for loss in (1.0, 2.0, 3.0, 4.0)]
+    assert [result["accumulation_step"] for result in results] == [1, 2, 3, 4]
+    assert [result["should_optimize"] for result in results] == [False, False, False, True]
+    assert [result["loss"] for result in results] == [1.0, 2.0, 3.0, 4.0]
+    assert [result["accumulated_loss"] for result in results] == [1.0, 3.0, 6.0, 10.0]
+    assert {result["effective_batch_size"] for result in results} == {64}
+    assert set(results[0]) == {
         "loss",
         "accumulated_loss",
         "accumulation_step",
         "should_optimize",
         "effective_batch_size",
     }
-    assert all(type(answer["loss"]) is float for answer in answers)
+    assert all(type(result["loss"]) is float for result in results)
 
 
 def test_the_stats() -> None:
@@ -166,8 +166,8 @@ def test_nan_handling_skips_the_update_and_counts_it(bad: float) -> None:
     accumulator = GradientAccumulator(config_of(accumulation_steps=2), gauge=Dial(0.5))
     accumulator.setup_training(model, optimizer, nn.MSELoss(), scheduler)
     before = model.weight.detach().clone()
-    answers = [accumulator.accumulate_gradients(model(torch.tensor([[x]])).sum()) for x in (1.0, bad)]
-    assert answers[1]["should_optimize"]
+    results = [accumulator.accumulate_gradients(model(torch.tensor([[x]])).sum()) for x in (1.0, bad)]
+    assert results[1]["should_optimize"]
     assert torch.equal(model.weight, before)
     assert not optimizer.state
     assert (accumulator.state.optimizer_steps, accumulator.state.skipped_steps) == (0, 1)
@@ -269,7 +269,7 @@ def test_reset_clears_window_counters_and_readings() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"loss_scaling": False}, {"mode": "adaptive", "adaptive_scaling": True}])
 def test_the_host_reads_nothing_inside_a_window(changes: dict[str, Any]) -> None:
-    """The meta device has no numbers: whoever reads one there raises."""
+    """The meta device has no values: reading one raises."""
     model = nn.Linear(5, 3)
     accumulator = GradientAccumulator(config_of(**changes), gauge=Dial(0.5))
     accumulator.setup_training(model, SGD(model.parameters(), lr=0.1), nn.CrossEntropyLoss(), device="meta")

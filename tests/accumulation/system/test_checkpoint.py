@@ -231,8 +231,8 @@ def test_a_checkpoint_without_a_scaler_loads_into_a_trainer_with_one_and_the_rev
         assert torch.equal(weights(other), weights(first))
 
 
-class Remembering(nn.Linear):
-    """Keeps something in its state dict that is no tensor, and ties nothing."""
+class WithExtraState(nn.Linear):
+    """Has extra state in its state dict that is not a tensor."""
 
     note = "new"
 
@@ -244,7 +244,7 @@ class Remembering(nn.Linear):
 
 
 def test_extra_state_and_buffers_come_back(tmp_path: Path) -> None:
-    layer, other_layer = Remembering(5, 3), Remembering(5, 3)
+    layer, other_layer = WithExtraState(5, 3), WithExtraState(5, 3)
     model, other = nn.Sequential(layer, nn.BatchNorm1d(3)), nn.Sequential(other_layer, nn.BatchNorm1d(3))
     first = trainer(model)
     first.train_epoch(make_batches([4, 4]))

@@ -1,4 +1,4 @@
-"""What earlier implementations of the document got wrong. Each of these would have caught one."""
+"""Each test would have caught a defect of an earlier implementation of document 004."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.accumulation.system.common import applied, config_of, lengths, slope
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_a_constant_gradient_of_one_is_applied_as_one_every_time(steps: int) -> None:
-    """Without a zero_grad it was applied as 1, 2, 3, 4 …"""
+    """Without zero_grad it was applied as 1, 2, 3, 4 …"""
     model, accumulator = slope(accumulation_steps=steps)
     assert applied(model, accumulator, [1.0] * 6 * steps) == pytest.approx([1.0] * 6)
 
@@ -35,7 +35,7 @@ def test_there_is_no_second_gradient_buffer() -> None:
 
 
 def test_memory_usage_is_the_share_of_the_device() -> None:
-    """Allocated over its own peak is 1.0 most of the time, and has nothing to do with the device."""
+    """Not allocated memory over its own peak, which is 1.0 most of the time and says nothing about the device."""
     model, _ = slope()
     accumulator = GradientAccumulator(config_of(), gauge=lambda _: Gauge(own=70, used=250, total=1000))
     accumulator.setup_training(model, SGD(model.parameters(), lr=0.1), lambda output, target: output)
@@ -51,7 +51,7 @@ def test_a_nan_is_detected_before_clipping_and_stepping() -> None:
 
 
 def test_the_schedule_is_used() -> None:
-    """[2, 4, 8, 16] acted as N = 4."""
+    """[2, 4, 8, 16] was ignored, and N was 4."""
     model, accumulator = slope(mode="progressive", accumulation_schedule=[2, 4, 8, 16], accumulation_steps=4)
     assert lengths(accumulator, model, 5) == [2, 4, 8, 16, 16]
 

@@ -1,4 +1,4 @@
-"""However a window is cut, the update is that of its samples as one batch."""
+"""However a window is cut, the update equals that of its samples as one batch."""
 
 import copy
 from typing import Any

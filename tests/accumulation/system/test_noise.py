@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from onyx.accumulation.system.noise import Adaptive, MicroNorms, NoiseScale
+from tests.accumulation.system.common import slope
 
 
 def test_it_finds_a_known_noise_scale() -> None:
-    """Micro-batch gradients = truth + noise: the ratio of their variances is what must come out."""
+    """Gradients of micro-batches are truth + noise; the noise scale is the ratio of their variances."""
     generator = torch.Generator().manual_seed(0)
     truth = torch.ones(200, dtype=torch.float64)
     noise = NoiseScale(smoothing=0.98)
@@ -88,3 +89,40 @@ def test_state_round_trip() -> None:
 def test_smoothing_is_a_fraction(smoothing: object) -> None:
     with pytest.raises(ValueError, match="smoothing must be between 0 and 1"):
         NoiseScale(smoothing)  # type: ignore[arg-type]
+
+
+def test_the_noise_is_measured_on_unscaled_gradients() -> None:
+    values = []
+    for scaler in (None, torch.amp.GradScaler("cpu")):
+        model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
+        accumulator.scaler = scaler
+        for value in (1.0, 3.0):
+            accumulator.accumulate_gradients(model(value))
+        values.append(accumulator.noise.value)
+    assert values[1] == pytest.approx(values[0])
+
+
+def test_the_noise_can_be_measured_on_the_callers_gradients() -> None:
+    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
+    for value in (1.0, 3.0):
+        loss = model(value)
+        loss.backward()
+        accumulator.accumulate_gradients(loss, backward=False)
+    # mean of squares 5, square of the mean 4: true square 3, variance 2
+    assert accumulator.noise.value == pytest.approx(2 / 3)
+
+
+def test_the_noise_can_be_measured_on_uneven_windows() -> None:
+    """Gradient 3 of one sample, 1 of three: squares 9 and 1 and 2.25 of the mean; so 0.6 and 6.6 / samples."""
+    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
+    for value, weight in ((3.0, 1), (1.0, 3)):
+        accumulator.accumulate_gradients(model(value), weight=weight)
+    assert accumulator.noise.value == pytest.approx(6.6 / 2 / 0.6)
+
+
+def test_a_window_without_weight_does_not_change_the_noise() -> None:
+    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
+    for _ in range(2):
+        accumulator.accumulate_gradients(model(1.0), weight=0)
+    assert accumulator.state.skipped_steps == 1
+    assert accumulator.noise.value is None

@@ -1,4 +1,4 @@
-"""Over several ranks: one exchange per window, windows of equal length, the noise of all."""
+"""Several ranks: one exchange per window, windows of equal length, one noise scale over all ranks."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ def _trainer(rank: int, world_size: int) -> None:
     everything = make_batches([6] * 10, torch.float64)
     expected = big_batch_weights(make_model(torch.float64), everything, 2 * world_size)
     model = make_model(torch.float64)
-    # Only the second rank is short of memory: both must cut alike, or they would wait for each other for ever.
+    # Only the second rank is short of memory, but both must cut alike: otherwise they deadlock.
     wrapped = DistributedDataParallel(model)
     exchanges: list[int] = []
     wrapped.register_comm_hook(exchanges, _counted)
     trainer = _trainer_of(wrapped, Dial(0.5 if rank == 0 else 0.9))
     result = trainer.train_epoch(everything[rank::world_size])
     assert result["optimization_steps"] == 3
-    assert len(exchanges) == 2  # the third window is the epoch's tail, exchanged without a backward
+    assert len(exchanges) == 2  # the last window of the epoch is short and is exchanged without a backward
     assert trainer.accumulator.micro_batch_size == 1
     assert difference(flat(model), expected) < 1e-12
     _noise(rank)
@@ -61,7 +61,7 @@ def _noise(rank: int) -> None:
     for value in ((1.0, 3.0), (5.0, 7.0))[rank]:
         with accumulator.micro_batch():
             accumulator.accumulate_gradients(wrapped(torch.tensor(value)))
-    # four micro-batches: true square (4·16 − 21)/3, variance (21 − 16)·4/3; a length counts two of them at once
+    # four micro-batches: true square (4·16 − 21)/3, variance (21 − 16)·4/3. A window counts one per rank: two at once.
     expected = ((21 - 16) * 4 / 3 / 2) / ((4 * 16 - 21) / 3)
     assert accumulator.noise.value is not None
     assert abs(accumulator.noise.value - expected) < 1e-6

@@ -83,7 +83,7 @@ def test_float32_needs_no_scaler_and_a_given_one_is_used() -> None:
 
 
 def test_float16_on_the_cpu_becomes_float32() -> None:
-    """On the CPU float16 comes to float32, which needs no scaler."""
+    """float32 needs no scaler."""
     accumulator = setup(precision="fp16", device="cpu")
     assert accumulator.setup.precision is Precision.FLOAT32
     assert accumulator.scaler is None

@@ -176,14 +176,14 @@ def test_memory_pressure_changes_the_cut_and_not_the_result() -> None:
     result = trainer.train_epoch(batches)
     assert torch.allclose(flat(calm), flat(pressed), rtol=1e-12)
     assert result["optimization_steps"] == 4
-    # windows of 2, 4 and 8 micro-batches, then room for 4 again
+    # windows of 2, 4 and 8 micro-batches, then memory for 4 again
     assert trainer.accumulator.state.total_steps == 2 + 4 + 8 + 4
     assert result["effective_batch_size"] == 16
 
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_forward_runs_in_the_given_precision(precision: Precision) -> None:
-    """Looks at autocast only and multiplies no matrices, which the CPU may not survive in bfloat16."""
+    """Reads the autocast state and multiplies no matrices: in bfloat16 that may kill the process on some CPUs."""
     seen: list[torch.dtype] = []
 
     class Watch(Slope):

@@ -1,4 +1,4 @@
-"""Updates under a loss scaler."""
+"""How long windows are in each mode, and what happens at their end: skips, scalers, schedules."""
 
 import math
 from typing import Any
@@ -25,7 +25,7 @@ from tests.accumulation.system.common import Dial, Slope, accumulator_of, applie
 @pytest.mark.parametrize("kind", ["torch", "dynamic"])
 @pytest.mark.parametrize("nan_handling", [True, False])
 def test_an_injected_inf_skips_exactly_one_update(kind: str, nan_handling: bool) -> None:
-    """An overflow is a scaler's daily work, so it skips even when NaNs are not handled."""
+    """Under a loss scaler overflows are normal, so they are skipped even with nan_handling=False."""
     model = Slope()
     optimizer = SGD(model.parameters(), lr=1.0)
     rates: list[int] = []
@@ -77,17 +77,6 @@ def test_unscaled_gradients_of_the_callers_backward_are_not_unscaled() -> None:
         accumulator.accumulate_gradients(loss, backward=False)
     assert model.weight.item() == pytest.approx(-2.0)
     assert scaler.get_scale() == 2.0**16
-
-
-def test_the_noise_is_measured_on_unscaled_gradients() -> None:
-    values = []
-    for scaler in (None, torch.amp.GradScaler("cpu")):
-        model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
-        accumulator.scaler = scaler
-        for value in (1.0, 3.0):
-            accumulator.accumulate_gradients(model(value))
-        values.append(accumulator.noise.value)
-    assert values[1] == pytest.approx(values[0])
 
 
 def test_a_nan_is_detected_before_anything_is_applied() -> None:
@@ -143,7 +132,7 @@ def test_train_spreads_the_doubling_over_the_run() -> None:
     steps = [after - before for before, after in zip([0, *found], found, strict=False)]
     assert trainer.accumulator.state.expected_updates == 18
     assert steps[:10] == [1] * 6 + [2] * 4
-    assert steps[-3:] == [4, 4, 1]  # the epoch's tail
+    assert steps[-3:] == [4, 4, 1]  # the last window of the epoch is short
 
 
 def test_expected_updates_count_each_stage_alike() -> None:
@@ -164,8 +153,8 @@ def test_adaptive_mode_without_scaling_fills_the_target(target: int, micro: int,
     assert accumulator.window_length == expected
 
 
-def quadratic(noise: float, **changes: Any) -> list[int]:
-    """Window lengths on gradients of 1 plus noise of that size. SGD of rate 0, so the gradient stays."""
+def lengths_under_noise(noise: float, **changes: Any) -> list[int]:
+    """Window lengths on gradients of 1 plus noise of that size. The learning rate is 0, so the gradient stays."""
     torch.manual_seed(1)
     model = nn.Linear(50, 1, bias=False)
     accumulator = accumulator_of(
@@ -185,59 +174,33 @@ def quadratic(noise: float, **changes: Any) -> list[int]:
 
 
 def test_adaptive_scaling_starts_at_n_and_stays_low_without_noise() -> None:
-    found = quadratic(noise=0.01)
+    found = lengths_under_noise(noise=0.01)
     assert found[0] == 4
     assert set(found[1:]) <= {1, 2}
     assert found.count(1) > found.count(2) > 0
 
 
 def test_adaptive_scaling_follows_the_noise() -> None:
-    """Noise of variance 6 per unit of signal: about six micro-batches."""
-    found = quadratic(noise=math.sqrt(6.0))[30:]
+    """The variance of the noise is 6 times the squared signal: about six micro-batches."""
+    found = lengths_under_noise(noise=math.sqrt(6.0))[30:]
     assert 4 <= sum(found) / len(found) <= 8
 
 
 def test_adaptive_scaling_is_bounded_by_the_target() -> None:
-    found = quadratic(noise=30.0)
+    found = lengths_under_noise(noise=30.0)
     assert max(found) == 16
-    assert quadratic(noise=30.0, target_batch_size=20)[-1] == 5
-    assert set(quadratic(noise=30.0, target_batch_size=4)) == {1}
+    assert lengths_under_noise(noise=30.0, target_batch_size=20)[-1] == 5
+    assert set(lengths_under_noise(noise=30.0, target_batch_size=4)) == {1}
 
 
 def test_adaptive_scaling_off_does_not_follow() -> None:
-    assert set(quadratic(noise=0.01, adaptive_scaling=False)) == {16}
+    assert set(lengths_under_noise(noise=0.01, adaptive_scaling=False)) == {16}
 
 
 @pytest.mark.parametrize("changes", [{"loss_scaling": False}, {"strategy": "adaptive_layers"}])
 def test_the_noise_is_measured_before_a_strategy_changes_gradients(changes: dict[str, Any]) -> None:
-    found = quadratic(noise=math.sqrt(6.0), **changes)[30:]
-    assert found == quadratic(noise=math.sqrt(6.0))[30:]
-
-
-def test_the_noise_can_be_measured_on_the_callers_gradients() -> None:
-    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
-    for value in (1.0, 3.0):
-        loss = model(value)
-        loss.backward()
-        accumulator.accumulate_gradients(loss, backward=False)
-    # mean of squares 5, square of the mean 4: true square 3, variance 2
-    assert accumulator.noise.value == pytest.approx(2 / 3)
-
-
-def test_the_noise_can_be_measured_on_uneven_windows() -> None:
-    """Gradient 3 of one sample, 1 of three: squares 9 and 1 and 2.25 of the mean; so 0.6 and 6.6 / samples."""
-    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
-    for value, weight in ((3.0, 1), (1.0, 3)):
-        accumulator.accumulate_gradients(model(value), weight=weight)
-    assert accumulator.noise.value == pytest.approx(6.6 / 2 / 0.6)
-
-
-def test_a_window_without_weight_does_not_change_the_noise() -> None:
-    model, accumulator = slope(mode="adaptive", adaptive_scaling=True, accumulation_steps=2)
-    for _ in range(2):
-        accumulator.accumulate_gradients(model(1.0), weight=0)
-    assert accumulator.state.skipped_steps == 1
-    assert accumulator.noise.value is None
+    found = lengths_under_noise(noise=math.sqrt(6.0), **changes)[30:]
+    assert found == lengths_under_noise(noise=math.sqrt(6.0))[30:]
 
 
 def test_pressure_shrinks_the_micro_batch_and_n_follows() -> None:

@@ -1,3 +1,5 @@
+"""The audit log: which requests have a line, and that no line is lost."""
+
 import asyncio
 import fcntl
 import json
@@ -26,7 +28,7 @@ def lines(at: Settings) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_who_did_what(here: Settings) -> None:
+def test_a_line_names_owner_key_route_and_ids(here: Settings) -> None:
     key_id, ann = make_key(here, "ann")
     with service(here) as client:
         job = make_job(client, ann)
@@ -42,7 +44,7 @@ def test_who_did_what(here: Settings) -> None:
     assert all(line["from"] == "testclient" and line["time"] > 1e9 for line in lines(here))
 
 
-def test_every_change_has_a_line_and_no_look_has_one(client: TestClient, here: Settings) -> None:
+def test_every_change_has_a_line_and_reads_have_none(client: TestClient, here: Settings) -> None:
     paths: dict[str, dict[str, Any]] = client.get("/openapi.json").json()["paths"]
     for path, methods in paths.items():
         for method in methods:
@@ -52,7 +54,7 @@ def test_every_change_has_a_line_and_no_look_has_one(client: TestClient, here: S
             assert len(lines(here)) - before == changes, (method, path)
 
 
-def test_lines_are_short_private_and_without_secrets(here: Settings) -> None:
+def test_lines_are_short_and_without_secrets(here: Settings) -> None:
     _, ann = make_key(here, "ann")
     secret = ann["Authorization"].split()[1]
     with service(here) as client:
@@ -64,7 +66,7 @@ def test_lines_are_short_private_and_without_secrets(here: Settings) -> None:
     assert stat.S_IMODE((here.home / "audit.jsonl").stat().st_mode) == 0o600
 
 
-def test_a_full_disk_costs_the_line_and_not_the_request(
+def test_a_request_is_answered_when_its_line_cannot_be_written(
     client: TestClient, here: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     (here.home / "audit.jsonl").mkdir()
@@ -72,7 +74,7 @@ def test_a_full_disk_costs_the_line_and_not_the_request(
     assert "audit log cannot be written" in caplog.text
 
 
-def test_a_full_log_begins_anew_and_the_oldest_goes(here: Settings) -> None:
+def test_a_full_log_is_rotated_and_the_oldest_file_deleted(here: Settings) -> None:
     with service(here.model_copy(update={"log_bytes": 1000, "log_files": 2})) as client:
         for number in range(40):
             client.post(f"{AT}/config", json={}, headers={"X-Request-Id": f"r-{number}"})
@@ -84,7 +86,7 @@ def test_a_full_log_begins_anew_and_the_oldest_goes(here: Settings) -> None:
     assert len(kept) < 40
 
 
-def test_a_log_that_somebody_else_sees_to_only_grows(here: Settings) -> None:
+def test_a_log_without_a_size_limit_is_not_rotated(here: Settings) -> None:
     with service(here.model_copy(update={"log_bytes": 0})) as client:
         for _ in range(10):
             client.post(f"{AT}/config", json={})
@@ -106,7 +108,7 @@ async def write():
     for number in range(200):
         request = Request({"type": "http", "method": "POST", "headers": [], "path_params": {}, "client": None})
         request.state.context, request.state.request_id = context, f"{sys.argv[2]}-{number}"
-        await audit.note(request, "name", "/route", 200)
+        await audit.record(request, "name", "/route", 200)
 
 asyncio.run(write())
 """
@@ -126,69 +128,69 @@ def test_several_processes_lose_no_line(here: Settings) -> None:
 
 @contextmanager
 def locked(at: Settings) -> Iterator[threading.Event]:
-    """Another writer has the log's lock until the event is set, or 30 seconds are over."""
+    """Another thread holds the log's lock until the event is set, or for 600 seconds."""
     at.run_dir.mkdir(parents=True, exist_ok=True)
-    held, let_go = threading.Event(), threading.Event()
+    held, release = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold_lock() -> None:
         with (at.run_dir / "audit.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             held.set()
-            let_go.wait(600)
+            release.wait(600)
 
-    holder = threading.Thread(target=hold)
+    holder = threading.Thread(target=hold_lock)
     holder.start()
     held.wait()
     try:
-        yield let_go
+        yield release
     finally:
-        let_go.set()
+        release.set()
         holder.join()
 
 
 @asynccontextmanager
-async def asking(at: Settings) -> AsyncIterator[httpx.AsyncClient]:
+async def running_app(at: Settings) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(at)
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         yield client
 
 
-def change(client: httpx.AsyncClient, name: str) -> "asyncio.Task[httpx.Response]":
+def post_config(client: httpx.AsyncClient, name: str) -> "asyncio.Task[httpx.Response]":
     return asyncio.create_task(client.post(f"{AT}/config", json={}, headers={"X-Request-Id": name}))
 
 
-def names(at: Settings) -> list[str]:
+def request_ids(at: Settings) -> list[str]:
     files = sorted(at.home.glob("audit.jsonl*"), key=lambda path: path.stat().st_mtime_ns)
     return [json.loads(line)["request_id"] for path in files for line in path.read_text().splitlines()]
 
 
-def test_a_log_that_has_to_wait_keeps_no_other_request_waiting(here: Settings) -> None:
+def test_a_blocked_log_delays_no_other_request(here: Settings) -> None:
     here = here.model_copy(update={"log_bytes": 1, "log_files": 9})  # each line fills the log, which takes the lock
 
     async def story() -> None:
-        async with asking(here) as client:
-            with locked(here) as let_go:
-                first = change(client, "first")
-                await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
-                second = change(client, "second")
+        async with running_app(here) as client:
+            with locked(here) as release:
+                first = post_config(client, "first")
+                await asyncio.to_thread(wait_for, lambda: bool(request_ids(here)), "the first line")
+                second = post_config(client, "second")
                 assert (await client.get(f"{AT}/health")).status_code == 200
                 assert (await client.get("/healthz")).status_code == 200
                 assert not first.done()
                 assert not second.done(), "a request is answered when its line is written"
-                let_go.set()
+                release.set()
             assert [(await each).status_code for each in (first, second)] == [200, 200]
 
     asyncio.run(story())
-    assert names(here) == ["first", "second"]
+    assert request_ids(here) == ["first", "second"]
 
 
-def test_a_request_that_is_cancelled_leaves_its_line(here: Settings) -> None:
+def test_the_line_of_a_cancelled_request_is_written(here: Settings) -> None:
     async def story() -> None:
         log = AuditLog(here.model_copy(update={"log_bytes": 1, "log_files": 9}))
         with locked(here):
             writing = [asyncio.create_task(log.append(json.dumps({"request_id": name}) + "\n")) for name in "abc"]
-            await asyncio.to_thread(wait_for, lambda: bool(names(here)), "the first line")
+            await asyncio.to_thread(wait_for, lambda: bool(request_ids(here)), "the first line")
             for each in writing[1:]:
                 each.cancel()
             await asyncio.wait(writing[1:])
@@ -196,21 +198,21 @@ def test_a_request_that_is_cancelled_leaves_its_line(here: Settings) -> None:
         await log.append(json.dumps({"request_id": "d"}) + "\n")
 
     asyncio.run(story())
-    assert names(here) == ["a", "b", "c", "d"]
+    assert request_ids(here) == ["a", "b", "c", "d"]
 
 
-def test_each_answer_has_its_line_and_lines_stand_in_the_order_of_answers(here: Settings) -> None:
+def test_lines_are_in_the_order_of_the_answers(here: Settings) -> None:
     answered: list[str] = []
 
     async def story() -> None:
-        async with asking(here) as client:
+        async with running_app(here) as client:
 
-            async def ask(name: str) -> None:
-                await change(client, name)
+            async def send(name: str) -> None:
+                await post_config(client, name)
                 answered.append(name)
-                assert name in names(here)
+                assert name in request_ids(here)
 
-            await asyncio.gather(*(ask(f"r-{number}") for number in range(50)))
+            await asyncio.gather(*(send(f"r-{number}") for number in range(50)))
 
     asyncio.run(story())
-    assert names(here) == answered
+    assert request_ids(here) == answered

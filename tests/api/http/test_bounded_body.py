@@ -1,4 +1,4 @@
-"""Bodies: counted while they come, given up when they do not, and read strictly."""
+"""Bodies that are too large, too slow or no valid JSON."""
 
 import asyncio
 import json
@@ -31,12 +31,12 @@ def chunks(*parts: bytes, more: bool = False) -> Receive:
     return receive
 
 
-def test_a_client_that_leaves_is_no_defect() -> None:
-    async def gone() -> dict[str, Any]:
+def test_a_client_that_disconnects_is_a_400() -> None:
+    async def disconnect() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
     with pytest.raises(ApiError) as error:
-        read(gone, content_length="10")
+        read(disconnect, content_length="10")
     assert error.value.status_code == 400
 
 
@@ -56,7 +56,7 @@ def test_a_body_in_pieces() -> None:
     assert read(chunks(b"ab", b"", b"c")) == b"abc"
 
 
-def test_an_endless_body_is_left_while_it_comes() -> None:
+def test_an_endless_body_is_refused_at_the_limit() -> None:
     tracemalloc.start()
     with pytest.raises(ApiError) as error:
         read(chunks(more=True))
@@ -66,23 +66,23 @@ def test_an_endless_body_is_left_while_it_comes() -> None:
 
 
 @pytest.mark.parametrize("length", [str(body.MOST_BYTES + 1), "9" * 300])
-def test_a_body_that_says_it_is_too_large_is_not_read_at_all(length: str) -> None:
+def test_a_body_that_announces_too_many_bytes_is_not_read(length: str) -> None:
     with pytest.raises(ApiError) as error:
         read(never, content_length=length)
     assert error.value.status_code == 413
     assert error.value.headers == {"Connection": "close"}
 
 
-def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.05)
+def test_a_body_that_never_arrives_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "BASE_SECONDS", 0.05)
     with pytest.raises(ApiError) as error:
         read(never, content_length="10")
     assert error.value.status_code == 408
 
 
 def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "PATIENCE", 0.02)
-    monkeypatch.setattr(body, "LEAST_RATE", 0.1)  # its 10 bytes earn it 100 seconds
+    monkeypatch.setattr(body, "BASE_SECONDS", 0.02)
+    monkeypatch.setattr(body, "LEAST_RATE", 0.1)  # 10 bytes earn 100 seconds
     parts = [b"x" * 10, b"y" * 10, b""]
 
     async def slowly() -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(slowly) == b"x" * 10 + b"y" * 10
 
 
-def test_depth_is_bounded_and_brackets_in_strings_are_none() -> None:
+def test_depth_is_limited_and_brackets_in_strings_do_not_count() -> None:
     deep = body.MOST_DEPTH
     assert parse(b"[" * deep + b"]" * deep) is not None
     assert "nested" in refused(b"[" * (deep + 1) + b"]" * (deep + 1))
@@ -101,7 +101,7 @@ def test_depth_is_bounded_and_brackets_in_strings_are_none() -> None:
     assert parse(json.dumps({"text": "[" * 1000 + '\\"{' * 1000}).encode())["text"].startswith("[[")
 
 
-def test_values_are_bounded() -> None:
+def test_the_number_of_values_is_limited() -> None:
     assert "values" in refused(b"[" + b"{}," * body.MOST_VALUES + b"1]")
     assert parse(json.dumps([",[" * 100_000] * 10).encode())
 
@@ -112,16 +112,16 @@ def test_values_are_bounded() -> None:
     ids=["open with escaped quotes", "quotes", "backslashes", "open"],
 )
 def test_no_text_makes_the_check_slow(text: bytes) -> None:
-    """Quadratic, the smallest of these would take many minutes: the hang guard ends it."""
+    """In quadratic time the smallest of these would take many minutes, and the test's time limit would end it."""
     check_structure(text)
 
 
 @pytest.mark.parametrize("text", [b"NaN", b'{"a": [Infinity]}', b"[-Infinity]", b"[1, NaN]"])
-def test_what_is_no_json_number_is_refused(text: bytes) -> None:
+def test_constants_that_json_does_not_know_are_refused(text: bytes) -> None:
     assert "no JSON number" in refused(text)
 
 
-def test_numbers_without_end_and_halves_of_characters_are_refused() -> None:
+def test_very_long_numbers_and_lone_surrogates_are_refused() -> None:
     assert "digits" in refused(b"[" + b"9" * 5000 + b"]")
     assert "UTF-8" in refused(b'["\\ud800"]')
     assert "UTF-8" in refused(b'["\xff"]')

@@ -1,4 +1,4 @@
-"""Who is let in. Scopes are those that servers really make: no header can change what is decided by them."""
+"""Which callers are admitted. The scopes are those of real servers; no header may change the decision."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from onyx.api.app import create_app
-from onyx.api.http.caller import LONGEST_SECRET, is_loopback, with_key, without_keys
+from onyx.api.http.caller import LONGEST_SECRET, caller_with_key, caller_without_keys, is_loopback
 from onyx.api.http.errors import ApiError
 from onyx.jobs.store.keys import ApiKey, Scope, digest
 from onyx.settings import Settings
@@ -38,36 +38,36 @@ def key(secret: str, owner: str = "ann", scope: Scope = Scope.USER, revoked_at: 
 
 def test_a_key_stands_for_its_owner() -> None:
     keys = [key("bobs", "bob"), key("anns", "ann"), key("roots", "root", Scope.ADMIN)]
-    ann = with_key(request(authorization="bearer anns"), keys)
-    assert (ann.name, ann.sees, ann.key_id, ann.counted_as) == ("ann", "ann", "key-ann", "key-ann")
-    assert ann.owner("somebody else") == "ann"
-    assert with_key(request(authorization="Bearer roots"), keys).sees is None
+    ann = caller_with_key(request(authorization="bearer anns"), keys)
+    assert (ann.name, ann.sees, ann.key_id, ann.limit_key) == ("ann", "ann", "key-ann", "key-ann")
+    assert ann.owner("another user") == "ann"
+    assert caller_with_key(request(authorization="Bearer roots"), keys).sees is None
 
 
 @pytest.mark.parametrize(
     "header", ["", "Bearer", "Bearer ", "Basic anns", "anns", "Bearer ann", "Bearer annsx", "Bearer \xff\x00"]
 )
-def test_anything_else_is_401_and_says_how(header: str) -> None:
+def test_any_other_header_is_401_and_says_how(header: str) -> None:
     with pytest.raises(ApiError) as refused:
-        with_key(request(authorization=header), [key("anns")])
+        caller_with_key(request(authorization=header), [key("anns")])
     assert refused.value.status_code == 401
     assert refused.value.headers == {"WWW-Authenticate": "Bearer"}
     assert "Authorization: Bearer" in refused.value.message
 
 
-def test_no_key_opens_after_it_was_revoked_or_when_it_is_endless() -> None:
+def test_a_revoked_or_very_long_key_is_refused() -> None:
     with pytest.raises(ApiError):
-        with_key(request(authorization="Bearer anns"), [key("anns", revoked_at=1.0)])
-    endless = "a" * (LONGEST_SECRET + 1)
+        caller_with_key(request(authorization="Bearer anns"), [key("anns", revoked_at=1.0)])
+    long = "a" * (LONGEST_SECRET + 1)
     with pytest.raises(ApiError):
-        with_key(request(authorization=f"Bearer {endless}"), [key(endless)])
+        caller_with_key(request(authorization=f"Bearer {long}"), [key(long)])
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8000", "127.0.0.1:8000", "127.8.8.8", "[::1]:8000", "LOCALHOST"]
 )
 def test_this_host_needs_no_key(host: str) -> None:
-    caller = without_keys(request(host=host), allow_anonymous=False)
+    caller = caller_without_keys(request(host=host), allow_anonymous=False)
     assert (caller.name, caller.sees) == ("local", None)
     assert caller.owner(7) == "user:7"
 
@@ -77,49 +77,49 @@ def test_this_host_needs_no_key(host: str) -> None:
 )
 def test_a_web_page_that_rebinds_its_name_is_refused(host: str) -> None:
     with pytest.raises(ApiError) as refused:
-        without_keys(request(host=host), allow_anonymous=False)
+        caller_without_keys(request(host=host), allow_anonymous=False)
     assert refused.value.status_code == 403
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[", "http://10.0.0.1:8000", ""])
 def test_a_web_page_of_another_origin_is_refused(origin: str) -> None:
     with pytest.raises(ApiError) as refused:
-        without_keys(request(host="localhost", origin=origin), allow_anonymous=False)
+        caller_without_keys(request(host="localhost", origin=origin), allow_anonymous=False)
     assert refused.value.status_code == 403
 
 
-def test_our_own_pages_may_try_the_api() -> None:
-    assert without_keys(request(host="localhost:8000", origin="http://localhost:8000"), allow_anonymous=False)
+def test_pages_of_this_service_may_use_the_api() -> None:
+    assert caller_without_keys(request(host="localhost:8000", origin="http://localhost:8000"), allow_anonymous=False)
 
 
 SERVERS = [("127.0.0.1", 8000), ("onyx.example", 8000), ("localhost", 8000), ("10.0.0.1", 8000), ("onyx", None), None]
-"""What servers report as their own address: some the name in the Host header, which says nothing about the peer."""
+"""What servers report as their own address. Some take it from the Host header, which the client chooses."""
 
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("client", [("10.0.0.9", 40000), ("::ffff:10.0.0.9", 1), ("testclient", 0), ("", 0), None])
-def test_others_need_a_key(client: Any, server: Any) -> None:
-    asked = request(client=client, server=server, host="localhost")
+def test_other_hosts_need_a_key(client: Any, server: Any) -> None:
+    sent = request(client=client, server=server, host="localhost")
     with pytest.raises(ApiError) as refused:
-        without_keys(asked, allow_anonymous=False)
+        caller_without_keys(sent, allow_anonymous=False)
     assert refused.value.status_code == 401
-    assert without_keys(asked, allow_anonymous=True).anonymous
+    assert caller_without_keys(sent, allow_anonymous=True).anonymous
 
 
 @pytest.mark.parametrize("server", [*SERVERS, ("0.0.0.0", 8000), ("evil.example", 80)])  # noqa: S104
 @pytest.mark.parametrize("client", [("127.0.0.1", 40000), ("127.0.0.1", 0), ("::1", 40000)])
-def test_a_web_page_is_refused_whatever_the_server_calls_itself(client: Any, server: Any) -> None:
+def test_a_web_page_is_refused_for_every_server_address(client: Any, server: Any) -> None:
     with pytest.raises(ApiError) as refused:
-        without_keys(request(client=client, server=server, host="evil.example"), allow_anonymous=False)
+        caller_without_keys(request(client=client, server=server, host="evil.example"), allow_anonymous=False)
     assert refused.value.status_code == 403
-    assert without_keys(request(client=client, server=server, host="localhost"), allow_anonymous=False)
+    assert caller_without_keys(request(client=client, server=server, host="localhost"), allow_anonymous=False)
 
 
 def test_a_socket_file_is_not_the_network(tmp_path: Path) -> None:
-    """With the server that `onyx serve` uses, and whatever the Host header says."""
+    """With the server that `onyx serve` uses, and any Host header."""
     path = str(tmp_path / "onyx.sock")
 
-    async def ask() -> int:
+    async def send() -> int:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen()
@@ -131,10 +131,10 @@ def test_a_socket_file_is_not_the_network(tmp_path: Path) -> None:
             await serving
             return status
 
-    assert asyncio.run(ask()) == 200
+    assert asyncio.run(send()) == 200
 
 
-def test_a_test_client_can_play_a_client_elsewhere(tmp_path: Path) -> None:
+def test_a_test_client_with_another_address_is_no_local_client(tmp_path: Path) -> None:
     with TestClient(create_app(settings(tmp_path)), client=("10.0.0.9", 40000)) as client:
         assert client.get(f"{AT}/health").status_code == 401
     with TestClient(create_app(settings(tmp_path)), client=("127.0.0.1", 40000)) as client:
@@ -148,14 +148,12 @@ def test_clients_in_this_process_need_no_key(base: str, tmp_path: Path) -> None:
     with TestClient(app, base_url=base) as client:
         assert client.get(f"{AT}/health").status_code == 200
 
-    async def ask() -> int:
+    async def send() -> int:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url=base) as client:
-            status = (await client.get(f"{AT}/health")).status_code
-        await (await app.state.context_provider.context()).home.close()  # no lifespan does it
-        return status
+            return (await client.get(f"{AT}/health")).status_code
 
-    assert asyncio.run(ask()) == 200
+    assert asyncio.run(send()) == 200
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "::1", "localhost", "127.255.0.1"])

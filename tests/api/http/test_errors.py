@@ -1,3 +1,5 @@
+"""Errors as answers: their status, and sentences that name the mistake."""
+
 import json
 
 import pytest
@@ -24,7 +26,7 @@ REQUEST = Request({"type": "http", "headers": []})
         (errors.StoreUnavailableError("postgresql://user:secret@db"), 503),
     ],
 )
-def test_each_error_below_has_its_status(error: Exception, status: int) -> None:
+def test_each_error_of_jobs_has_its_status(error: Exception, status: int) -> None:
     answer = translate(error, REQUEST)
     assert answer is not None
     assert answer.status_code == status
@@ -35,7 +37,7 @@ def test_each_error_below_has_its_status(error: Exception, status: int) -> None:
         assert int(answer.headers["Retry-After"]) > 0
 
 
-def test_a_defect_is_nobodys_answer() -> None:
+def test_an_unexpected_exception_is_not_translated() -> None:
     assert translate(KeyError("x"), REQUEST) is None
     assert translate(ApiError(418, "tea"), REQUEST) is not None
     parsing = translate(HTTPException(400, "There was an error parsing the body"), REQUEST)
@@ -58,14 +60,14 @@ def test_a_missing_content_type_is_named(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1", b'"x"', b"null", b"\xff\xfe", b"{'a': 1}"])
-def test_what_is_no_body_is_a_sentence(client: TestClient, text: bytes) -> None:
+def test_an_invalid_body_is_a_sentence(client: TestClient, text: bytes) -> None:
     answer = client.post(f"{AT}/training/with-accumulation", content=text, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
     assert isinstance(answer.json()["detail"], str)
 
 
 @pytest.mark.parametrize("field", ["epochz", "trust_remote_code", "output_dir", "__class__"])
-def test_unknown_words_are_refused_by_name(client: TestClient, field: str) -> None:
+def test_unknown_fields_are_refused_by_name(client: TestClient, field: str) -> None:
     for body in (BODY | {field: 1}, BODY | {"training_config": {field: 1}}, BODY | {"dataset_config": {field: 1}}):
         answer = client.post(
             f"{AT}/training/with-accumulation", content=json.dumps(body), headers={"Content-Type": "application/json"}

@@ -1,14 +1,16 @@
+"""Rate limits, open streams and open jobs, counted for each caller."""
+
 import asyncio
 
 import pytest
 
 from onyx.api.http.errors import ApiError
-from onyx.api.http.rate_limit import Places, RateLimit
+from onyx.api.http.rate_limit import ConcurrencyLimit, RateLimit
 from onyx.settings import Settings
 from tests.api.service import AT, make_key, service, settings
 
 
-def test_a_rate_is_kept_for_each_caller() -> None:
+def test_each_caller_has_its_own_count() -> None:
     async def story() -> None:
         limit = RateLimit("2/minute", "requests")
         await limit.hit("ann")
@@ -24,17 +26,17 @@ def test_a_rate_is_kept_for_each_caller() -> None:
 
 
 @pytest.mark.parametrize("rate", ["", "often", "5", "x/minute"])
-def test_a_rate_that_is_none_is_said_so(rate: str) -> None:
+def test_an_invalid_rate_is_refused_with_an_example(rate: str) -> None:
     with pytest.raises(ValueError, match="120/minute"):
         RateLimit(rate, "requests")
 
 
-def test_places_are_given_back() -> None:
-    places = Places(1)
+def test_slots_are_released() -> None:
+    limit = ConcurrencyLimit(1)
     for _ in range(3):
-        with places.one("ann"), places.one("bob"), pytest.raises(ApiError, match="limit"):
-            places.check("ann")
-    places.check("ann")
+        with limit.slot("ann"), limit.slot("bob"), pytest.raises(ApiError, match="limit"):
+            limit.check("ann")
+    limit.check("ann")
 
 
 def test_requests_and_plans_have_their_own_limits(here: Settings) -> None:
@@ -51,7 +53,7 @@ def test_requests_and_plans_have_their_own_limits(here: Settings) -> None:
         assert int(last.headers["Retry-After"]) > 0
 
 
-def test_guessing_keys_is_limited_and_costs_nobody_else(here: Settings) -> None:
+def test_guessing_keys_is_limited_and_does_not_limit_other_callers(here: Settings) -> None:
     _, ann = make_key(here, "ann")
     with service(settings(here.home, rate_limit="3/hour")) as client:
         wrong = [client.get(f"{AT}/stats", headers={"Authorization": "Bearer no"}).status_code for _ in range(5)]

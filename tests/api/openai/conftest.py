@@ -1,4 +1,4 @@
-"""An app in this process, on a home of its own, where nobody works: what is asked and answered, and nothing more."""
+"""The app in this process, on a home of its own and without a runner: jobs are created and answered, but never run."""
 
 from collections.abc import Iterator
 from pathlib import Path

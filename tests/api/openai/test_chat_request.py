@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from onyx.api.http.errors import ApiError
-from onyx.api.openai.chat_request import question_of
+from onyx.api.openai.chat_request import to_generate_request
 from onyx.api.openai.schemas.chat import ChatBody
 from onyx.settings import Settings
 from onyx.training.contract.chat_protocol import GenerateRequest
@@ -12,34 +12,34 @@ from onyx.training.contract.chat_protocol import GenerateRequest
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-def asked(**more: Any) -> GenerateRequest:
+def generate(**more: Any) -> GenerateRequest:
     body = ChatBody.model_validate({"model": "onyx/tiny", "messages": MESSAGES} | more)
-    return question_of(body, Settings(home=Path("unused"), try_tokens=100))
+    return to_generate_request(body, Settings(home=Path("unused"), try_tokens=100))
 
 
 def refused(**more: Any) -> ApiError:
-    with pytest.raises(ApiError) as told:
-        asked(**more)
-    return told.value
+    with pytest.raises(ApiError) as caught:
+        generate(**more)
+    return caught.value
 
 
-def test_nothing_but_messages() -> None:
-    assert asked() == GenerateRequest(messages=MESSAGES, max_tokens=100)
+def test_messages_alone_give_the_defaults() -> None:
+    assert generate() == GenerateRequest(messages=MESSAGES, max_tokens=100)
 
 
-def test_everything_that_is_honoured() -> None:
-    question = asked(max_completion_tokens=7, temperature=0, top_p=0.5, seed=-3, stop="END")
+def test_all_supported_parameters() -> None:
+    question = generate(max_completion_tokens=7, temperature=0, top_p=0.5, seed=-3, stop="END")
     expected = GenerateRequest(
         messages=MESSAGES, max_tokens=7, exact_tokens=True, temperature=0, top_p=0.5, seed=-3, stop=("END",)
     )
     assert question == expected
-    assert asked(max_tokens=7, stop=["a", "b"]).stop == ("a", "b")
+    assert generate(max_tokens=7, stop=["a", "b"]).stop == ("a", "b")
 
 
-def test_content_in_parts_and_what_the_client_sends_back() -> None:
+def test_content_in_parts_and_an_earlier_answer_are_accepted() -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
     earlier = {"role": "assistant", "content": "three", "refusal": None, "audio": None, "tool_calls": None}
-    question = asked(messages=[{"role": "user", "content": parts}, earlier])
+    question = generate(messages=[{"role": "user", "content": parts}, earlier])
     assert question.messages == [{"role": "user", "content": "one two"}, {"role": "assistant", "content": "three"}]
 
 
@@ -61,13 +61,13 @@ def test_content_in_parts_and_what_the_client_sends_back() -> None:
         ("store", True, False),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(name: str, value: Any, harmless: Any) -> None:
+def test_unsupported_parameters_are_refused_by_name_unless_neutral(name: str, value: Any, harmless: Any) -> None:
     error = refused(**{name: value})
     assert (error.status_code, error.code, error.param) == (400, "unsupported_parameter", name)
-    assert asked(**{name: harmless}) == asked()
+    assert generate(**{name: harmless}) == generate()
 
 
-def test_more_tokens_than_the_operator_allows() -> None:
+def test_more_tokens_than_the_operator_allows_are_refused() -> None:
     error = refused(max_tokens=101)
     assert (error.param, error.message.partition(":")[0]) == (
         "max_tokens",
@@ -84,6 +84,6 @@ def test_more_tokens_than_the_operator_allows() -> None:
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "data_type"),
     ],
 )
-def test_messages_that_are_none(message: dict[str, Any], code: str) -> None:
+def test_invalid_messages_are_refused(message: dict[str, Any], code: str) -> None:
     error = refused(messages=[message])
     assert (error.status_code, error.code, error.param) == (400, code, "messages")

@@ -1,4 +1,4 @@
-"""Anybody's app, any prefix: the shape of errors stays."""
+"""The router in another app and under another prefix: errors keep their shape."""
 
 import subprocess
 import sys
@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from onyx.api.openai.router import make_openai_router
 from onyx.api.router import make_router
 from onyx.settings import Settings
-from tests.api.openai.world import refused
+from tests.api.openai.helpers import refused
 
 
-def test_embedded_under_a_prefix(home: Path) -> None:
+def test_the_router_works_in_another_app_under_a_prefix(home: Path) -> None:
     settings = Settings(home=home, embedded_runner=False)
     app = FastAPI()
     app.include_router(make_openai_router(settings), prefix="/inner/ai")
@@ -35,6 +35,6 @@ def test_embedded_under_a_prefix(home: Path) -> None:
         assert "/inner/ai/v1/fine_tuning/jobs" in client.get("/openapi.json").json()["paths"]
 
 
-def test_no_torch() -> None:
+def test_importing_the_router_imports_neither_torch_nor_openai() -> None:
     code = "import sys, onyx.api.openai.router; print([name for name in ('torch', 'openai') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

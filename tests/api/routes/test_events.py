@@ -1,4 +1,4 @@
-"""Events by page and as a stream, of jobs that have ended: streams end with them."""
+"""Events as pages and as a stream, of jobs that have ended: then the stream ends, too."""
 
 import json
 
@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from onyx.api.routes import events as events_module
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event
-from tests.api.lives import end
+from tests.api.job_states import end_job
 from tests.api.service import AT, make_job, service
 from tests.jobs.store_harness import RESULT
 
@@ -19,17 +19,17 @@ def blocks(text: str) -> list[dict[str, str]]:
     return [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\n\n")]
 
 
-def told(client: TestClient, job: str, **headers: str) -> list[dict[str, str]]:
+def streamed(client: TestClient, job: str, **headers: str) -> list[dict[str, str]]:
     return blocks(client.get(f"{AT}/training/{job}/events", headers=STREAM | headers).text)
 
 
-def test_a_stream_is_the_pages_and_ends_with_done(here: Settings) -> None:
+def test_a_stream_has_the_events_of_the_pages_and_ends_with_done(here: Settings) -> None:
     lines = [Event(line=n, time=1.0, kind="message", message=f"line {n}") for n in range(1, 4)]
     with service(here) as client:
         job = make_job(client)
-        end(here, RESULT, *lines)
+        end_job(here, RESULT, *lines)
         pages = client.get(f"{AT}/training/{job}/events", params={"limit": 1000}).json()
-        *events, done = told(client, job)
+        *events, done = streamed(client, job)
         assert [json.loads(event["data"]) for event in events] == pages["data"]
         assert [event["id"] for event in events] == [str(n) for n in range(1, len(events) + 1)]
         assert (done["event"], json.loads(done["data"])["status"]) == ("done", "succeeded")
@@ -38,14 +38,14 @@ def test_a_stream_is_the_pages_and_ends_with_done(here: Settings) -> None:
         assert (first["data"], first["has_more"]) == (pages["data"][1:2], True)
 
 
-def test_a_stream_goes_on_where_it_broke(here: Settings) -> None:
+def test_a_stream_continues_after_the_last_event_id(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client)
         client.post(f"{AT}/training/{job}/cancel")
-        whole = told(client, job)
-        assert told(client, job, **{"Last-Event-ID": "1"}) == whole[1:]
-        assert told(client, job, **{"Last-Event-ID": "no number"}) == whole
-        assert told(client, job, **{"Last-Event-ID": "9" * 18}) == whole[-1:]
+        whole = streamed(client, job)
+        assert streamed(client, job, **{"Last-Event-ID": "1"}) == whole[1:]
+        assert streamed(client, job, **{"Last-Event-ID": "no number"}) == whole
+        assert streamed(client, job, **{"Last-Event-ID": "9" * 18}) == whole[-1:]
 
 
 def test_more_events_than_a_page_come_in_one_stream(here: Settings) -> None:
@@ -53,7 +53,7 @@ def test_more_events_than_a_page_come_in_one_stream(here: Settings) -> None:
     lines = [Event(line=n, time=1.0, kind="message", message=str(n)) for n in range(1, count + 1)]
     with service(here) as client:
         job = make_job(client)
-        end(here, RESULT, *lines)
-        numbers = [int(event["id"]) for event in told(client, job)[:-1]]
+        end_job(here, RESULT, *lines)
+        numbers = [int(event["id"]) for event in streamed(client, job)[:-1]]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > count

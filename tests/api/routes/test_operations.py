@@ -1,4 +1,4 @@
-"""Probes: alive without anything, ready with a store and a runner."""
+"""Probes: alive in any case, ready with a store and a runner."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onyx.api import prometheus as gauges
+from onyx.api import prometheus
 from onyx.jobs.disk_quota import free_bytes
 from onyx.jobs.home import Home
 from onyx.settings import Settings
@@ -23,34 +23,34 @@ def test_ready_once_a_runner_has_reached_the_store(here: Settings) -> None:
         )
         assert client.get("/healthz").json() == {"status": "alive"}
 
-        async def arrive(home: Home) -> str:
+        async def register(home: Home) -> str:
             return await home.store.runners.register(holder("elsewhere"))
 
-        at_home(here, arrive)
+        at_home(here, register)
         assert (client.get("/readyz").status_code, client.get("/readyz").json()["runner"]) == (200, True)
 
 
-def test_a_slow_disk_keeps_no_other_request_waiting(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
+def test_disk_access_runs_in_a_thread(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
 
-    def looking(name: str, look: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def wrapped(place: Any) -> Any:
-            with pytest.raises(RuntimeError):  # in a thread, not on the event loop
+    def recording(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def wrapped(argument: Any) -> Any:
+            with pytest.raises(RuntimeError):  # no event loop runs in this thread
                 asyncio.get_running_loop()
-            looks.append(name)
-            return look(place)
+            calls.append(name)
+            return function(argument)
 
         return wrapped
 
-    monkeypatch.setattr(Home, "runner_is_alive", looking("lock", Home.runner_is_alive))
-    monkeypatch.setattr(gauges, "free_bytes", looking("disk", free_bytes))
+    monkeypatch.setattr(Home, "runner_is_alive", recording("lock", Home.runner_is_alive))
+    monkeypatch.setattr(prometheus, "free_bytes", recording("disk", free_bytes))
     with service(here) as client:
         assert client.get("/readyz").status_code == 503
         assert client.get("/metrics").status_code == 200
-    assert looks == ["lock", "disk"]
+    assert calls == ["lock", "disk"]
 
 
-def test_probes_need_no_key_and_numbers_do(here: Settings) -> None:
+def test_probes_need_no_key_but_metrics_do(here: Settings) -> None:
     _, ann = make_key(here, "ann")
     with service(here) as client:
         assert client.get("/healthz").status_code == 200

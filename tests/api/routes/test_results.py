@@ -1,4 +1,4 @@
-"""Models and logs of a job, from files that a test has put there."""
+"""Models and logs of a job, from files that the tests write."""
 
 import io
 import tarfile
@@ -8,16 +8,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from onyx.api.http.scrubbing import MOST_CHARACTERS
-from onyx.api.routes import results as logs
+from onyx.api.routes import results
 from onyx.settings import Settings
-from tests.api.lives import end
+from tests.api.job_states import end_job
 from tests.api.service import AT, make_job, service, settings
 from tests.jobs.store_harness import FAILURE
 
 
 def published(client: TestClient, at: Settings) -> str:
     job = make_job(client)
-    end(at)
+    end_job(at)
     folder = at.job_dir(job) / "model"
     (folder / "deep").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -43,18 +43,18 @@ def test_no_name_leads_out_of_the_model(here: Settings, name: str) -> None:
         assert client.get(published(client, here), params={"file": name}).status_code == 404
 
 
-def test_what_is_not_published_is_a_400_that_says_when(client: TestClient) -> None:
+def test_an_unpublished_model_is_a_400_with_the_status(client: TestClient) -> None:
     job = make_job(client)
     refused = client.get(f"{AT}/training/{job}/model")
     assert refused.status_code == 400
     assert "validating" in refused.json()["detail"]
 
 
-def test_a_job_without_success_serves_no_model(here: Settings) -> None:
-    """It was cancelled, or failed, between publishing and the word of its runner."""
+def test_a_failed_job_serves_no_model(here: Settings) -> None:
+    """A job can fail or be cancelled after its rank published the model and before the runner reported success."""
     with service(here) as client:
         job = make_job(client)
-        end(here, FAILURE)
+        end_job(here, FAILURE)
         folder = here.job_dir(job) / "model"
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
@@ -88,7 +88,7 @@ def write(at: Settings, attempt: int, name: str, text: str) -> None:
 
 
 def texts(at: Settings, after: int = 0, limit: int = 100) -> list[str]:
-    return [line.text for line in logs.page(at, JOB, after, limit).data]
+    return [line.text for line in results.page(at, JOB, after, limit).data]
 
 
 def test_lines_come_in_the_order_of_attempts(here: Settings) -> None:
@@ -96,15 +96,15 @@ def test_lines_come_in_the_order_of_attempts(here: Settings) -> None:
     write(here, 2, "rank-1.log", "third\n")
     write(here, 2, "rank-0.log", "first\nsecond\n")
     assert texts(here) == ["first", "second", "third", "last"]
-    page = logs.page(here, JOB, after=1, limit=2)
+    page = results.page(here, JOB, after=1, limit=2)
     assert [(line.line, line.text) for line in page.data] == [(2, "second"), (3, "third")]
     assert page.has_more
-    assert not logs.page(here, JOB, after=3, limit=2).has_more
-    assert logs.page(here, JOB, after=99, limit=2).data == []
-    assert logs.page(here, "accumulation_1_nothere000", 0, 2).data == []
+    assert not results.page(here, JOB, after=3, limit=2).has_more
+    assert results.page(here, JOB, after=99, limit=2).data == []
+    assert results.page(here, "accumulation_1_nothere000", 0, 2).data == []
 
 
-def test_tracebacks_paths_and_tokens_stay_with_the_operator(tmp_path: Path) -> None:
+def test_logs_show_no_tracebacks_paths_or_tokens(tmp_path: Path) -> None:
     at = settings(tmp_path / "home", hub_token="hf_topsecret")  # noqa: S106
     trace = 'Traceback (most recent call last):\n  File "/opt/onyx/x.py", line 1, in f\n    code()\n'
     write(at, 1, "rank-0.log", f"{trace}ValueError: /opt/secret/place/model is gone, {at.home}/jobs, hf_topsecret\n")
@@ -112,7 +112,7 @@ def test_tracebacks_paths_and_tokens_stay_with_the_operator(tmp_path: Path) -> N
     assert line == "ValueError: …/model is gone, ONYX_HOME/jobs, [hidden]"
 
 
-def test_what_else_stands_among_the_attempts_is_not_shown(here: Settings) -> None:
+def test_other_files_beside_the_attempts_are_not_shown(here: Settings) -> None:
     write(here, 1, "rank-0.log", "one\n")
     attempts = here.job_dir(JOB) / "attempts"
     for name in ("notes", "1 (copy)", "-1", "²", "1e3"):
@@ -123,7 +123,7 @@ def test_what_else_stands_among_the_attempts_is_not_shown(here: Settings) -> Non
     assert texts(here) == ["one"]
 
 
-def test_a_log_that_goes_while_it_is_read_is_no_error(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_deleted_meanwhile_is_no_error(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     write(here, 1, "rank-0.log", "one\n")
     write(here, 1, "rank-1.log", "two\n")
 
@@ -131,10 +131,10 @@ def test_a_log_that_goes_while_it_is_read_is_no_error(here: Settings, monkeypatc
         (here.job_dir(JOB) / "attempts" / "1" / "rank-1.log").unlink()
         return line
 
-    monkeypatch.setattr(logs, "scrub", clean_up)
+    monkeypatch.setattr(results, "scrub", clean_up)
     assert texts(here) == ["one"]
 
 
-def test_a_line_without_end_is_cut(here: Settings) -> None:
-    write(here, 1, "rank-0.log", "x" * (logs.LONGEST_LINE + 10) + "\nnext\n")
+def test_a_very_long_line_is_cut(here: Settings) -> None:
+    write(here, 1, "rank-0.log", "x" * (results.LONGEST_LINE + 10) + "\nnext\n")
     assert [len(text) for text in texts(here)] == [MOST_CHARACTERS, 10, 4]

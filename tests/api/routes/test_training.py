@@ -1,10 +1,10 @@
-"""Trainings without anybody who works on them: what is asked for is kept, and changes only where it may."""
+"""Trainings without a runner: requests, status changes, lists and deletion."""
 
 import pytest
 from starlette.testclient import TestClient
 
 from onyx.settings import Settings
-from tests.api.lives import end, start
+from tests.api.job_states import end_job, start_job
 from tests.api.service import AT, BODY, make_job, service
 
 TRAIN = f"{AT}/training"
@@ -17,23 +17,23 @@ def test_each_route_makes_its_kind_and_answers_at_once(client: TestClient, route
     assert answer.json()["training_id"].startswith(kind)
 
 
-def test_waiting_for_what_does_not_end_is_still_a_202(client: TestClient) -> None:
+def test_waiting_for_a_job_that_does_not_end_is_a_202(client: TestClient) -> None:
     answer = client.post(f"{TRAIN}/with-accumulation", params={"wait": 0.05}, json=BODY)
     assert (answer.status_code, answer.json()["status"]) == (202, "validating")
     for wait in (-1, 3601, "long"):
         assert client.post(f"{TRAIN}/with-accumulation", params={"wait": wait}, json=BODY).status_code == 422
 
 
-def test_waiting_for_what_has_ended_is_a_200(here: Settings) -> None:
+def test_waiting_for_a_job_that_has_ended_is_a_200(here: Settings) -> None:
     with service(here) as client:
         headers = {"Idempotency-Key": "once"}
         made = client.post(f"{TRAIN}/with-accumulation", json=BODY, headers=headers).json()["training_id"]
-        end(here)
+        end_job(here)
         answer = client.post(f"{TRAIN}/with-accumulation", params={"wait": 3600}, json=BODY, headers=headers)
     assert (answer.status_code, answer.json()["training_id"]) == (200, made)
 
 
-def test_a_key_is_for_one_body(client: TestClient) -> None:
+def test_an_idempotency_key_belongs_to_one_body(client: TestClient) -> None:
     headers = {"Idempotency-Key": "once"}
     first = client.post(f"{TRAIN}/with-accumulation", json=BODY, headers=headers)
     again = client.post(f"{TRAIN}/with-accumulation", json=BODY, headers=headers)
@@ -48,18 +48,18 @@ def test_pausing_resuming_and_cancelling_before_it_starts(client: TestClient) ->
     job = make_job(client)
     for change, status in (("pause", "paused"), ("resume", "validating"), ("cancel", "cancelled")):
         assert client.post(f"{TRAIN}/{job}/{change}").json()["status"] == status
-    assert client.post(f"{TRAIN}/{job}/cancel").status_code == 200, "asked again, it is what was asked for"
+    assert client.post(f"{TRAIN}/{job}/cancel").status_code == 200, "cancelling twice succeeds"
     for change in ("pause", "resume"):
         refused = client.post(f"{TRAIN}/{job}/{change}")
         assert refused.status_code == 400
         assert "cancelled" in refused.json()["detail"]
 
 
-def test_only_what_has_ended_is_deleted_and_then_with_its_files(here: Settings) -> None:
+def test_only_a_finished_job_can_be_deleted_and_its_files_go_with_it(here: Settings) -> None:
     with service(here) as client:
         job = make_job(client)
         assert client.delete(f"{TRAIN}/{job}").status_code == 400
-        end(here)
+        end_job(here)
         folder = here.job_dir(job) / "model"
         folder.mkdir(parents=True)
         assert client.delete(f"{TRAIN}/{job}").json()["success"] is True
@@ -71,7 +71,7 @@ def test_only_what_has_ended_is_deleted_and_then_with_its_files(here: Settings) 
 def test_lists_are_filtered_by_status_and_paged(here: Settings) -> None:
     with service(here) as client:
         first = make_job(client)
-        start(here)
+        start_job(here)
         second, third = make_job(client), make_job(client)
         ids = {status: _ids(client, status=status) for status in ("running", "validating", "failed")}
         assert ids == {"running": [first], "validating": [third, second], "failed": []}

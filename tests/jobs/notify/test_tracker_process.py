@@ -1,4 +1,4 @@
-"""The process that tells W&B, with W&B's own library, offline."""
+"""The process that sends numbers to W&B, with W&B's own library, offline."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onyx.jobs.notify.tracker_process import OVER, config_of
+from onyx.jobs.notify.tracker_process import ATTEMPT_OVER, config_of
 from onyx.training.contract.attempt import Attempt, attempt_file
 from tests.jobs.attempt_files import SECRET_TEXT, say_updates, tracked_attempt
 
@@ -20,8 +20,8 @@ HEADER = 7
 
 
 def track(attempt: Attempt) -> None:
-    """A tracker's whole life, after the attempt's end."""
-    (attempt.attempt_dir / OVER).touch()
+    """Run a tracker from start to end, after the end of its attempt."""
+    (attempt.attempt_dir / ATTEMPT_OVER).touch()
     command = [
         "onyx.jobs.launch.child",
         "onyx-tracker",
@@ -35,7 +35,7 @@ def track(attempt: Attempt) -> None:
 
 
 def runs(job_dir: Path) -> list[Path]:
-    """What W&B would sync, oldest first."""
+    """The runs that W&B would sync, oldest first."""
     return sorted(job_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -63,7 +63,7 @@ def history(path: Path) -> dict[int, dict[str, float]]:
     return {row["_step"]: {name: value for name, value in row.items() if name[0] != "_"} for row in read}
 
 
-def test_a_resumed_attempt_goes_on_with_the_run_and_tells_no_update_twice(tmp_path: Path) -> None:
+def test_a_resumed_attempt_continues_the_run_and_sends_no_update_twice(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     job_dir = tmp_path / "ftjob-1"
     first = tracked_attempt(job_dir, tags=["tiny"], name="night")
@@ -81,22 +81,22 @@ def test_a_resumed_attempt_goes_on_with_the_run_and_tells_no_update_twice(tmp_pa
     assert (run.run_id, run.display_name, run.project, list(run.tags)) == ("ftjob-1", "night", "harbour", ["tiny"])
 
 
-def test_neither_data_nor_the_host_is_told(tmp_path: Path) -> None:
+def test_neither_data_nor_the_host_is_sent(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     attempt = tracked_attempt(tmp_path / "ftjob-1")
     say_updates(attempt, range(1, 3))
     track(attempt)
-    (told,) = runs(attempt.job_dir)
-    files = [path.read_bytes() for path in told.parent.glob("files/**/*") if path.is_file()]
-    told_of = b"".join([told.read_bytes(), *files])
-    assert b"learning_rate" in told_of
+    (sent,) = runs(attempt.job_dir)
+    files = [path.read_bytes() for path in sent.parent.glob("files/**/*") if path.is_file()]
+    sent_bytes = b"".join([sent.read_bytes(), *files])
+    assert b"learning_rate" in sent_bytes
     for private in (SECRET_TEXT, str(attempt.job_dir), sys.prefix, "pydantic"):
-        assert private.encode() not in told_of, private
-    (run,) = [record.run for record in records(told) if record.WhichOneof("record_type") == "run"]
+        assert private.encode() not in sent_bytes, private
+    (run,) = [record.run for record in records(sent) if record.WhichOneof("record_type") == "run"]
     assert run.host == "onyx"
 
 
-def test_the_config_is_how_it_is_trained(tmp_path: Path) -> None:
+def test_the_config_says_how_the_job_is_trained(tmp_path: Path) -> None:
     config = config_of(tracked_attempt(tmp_path / "ftjob-1").spec)
     assert {"model": "onyx/tiny", "window": 32, "max_length": 512, "epochs": 3}.items() <= config.items()
     assert not {"data", "labels", "webhook_url", "wandb"} & config.keys()

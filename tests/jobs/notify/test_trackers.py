@@ -1,4 +1,4 @@
-"""Whatever a tracker does, its job goes its way. The `wandb` of these tests is a file that crashes, hangs or looks."""
+"""No job depends on its tracker. The `wandb` of these tests is a file that crashes, hangs or reads the environment."""
 
 import asyncio
 import logging
@@ -15,9 +15,8 @@ from pydantic import SecretStr
 from onyx.jobs.launch.launcher import ChildSpec
 from onyx.jobs.launch.subprocess_launcher import SubprocessLauncher
 from onyx.jobs.models import ClaimedJob
-from onyx.jobs.notify import trackers as tracking
-from onyx.jobs.notify.trackers import Tracking, dismiss, mode_of
-from onyx.jobs.runner.runner_context import RunnerContext
+from onyx.jobs.notify import trackers as trackers_module
+from onyx.jobs.notify.trackers import Tracker, Trackers, mode_of
 from onyx.jobs.status import JobStatus
 from onyx.settings import Settings
 from tests.jobs.attempt_files import tracked_attempt
@@ -26,7 +25,7 @@ from tests.waiting import PATIENCE
 
 KEY = "k" * 40
 HANGS = "import os, pathlib, time\npathlib.Path(os.environ['NOTE']).write_text(str(os.getpid()))\ntime.sleep(600)\n"
-LOOKS = (
+READS = (
     "import os, pathlib\n"
     "names = ('WANDB_API_KEY', 'ONYX_WANDB_API_KEY')\n"
     "pathlib.Path(os.environ['NOTE']).write_text(str([os.environ.get(name) for name in names]))\n"
@@ -54,26 +53,26 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
     return install
 
 
-async def begin(harness: StoreHarness, home: Path, **settings: Any) -> tuple[ClaimedJob, RunnerContext, Tracking]:
-    """An attempt that runs, with its tracker started."""
+async def begin(harness: StoreHarness, home: Path, **settings: Any) -> tuple[ClaimedJob, Trackers, Tracker]:
+    """A running attempt, with its tracker started."""
     claimed = await harness.running()
     at = Settings.model_validate({"home": home, "grace_seconds": 0.1} | settings)
-    context = RunnerContext(settings=at, store=harness.store, launcher=SubprocessLauncher(), runner_id="r", offered=())
-    began = Tracking(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease, context)
-    began.start()
-    return claimed, context, began
+    trackers = Trackers(at, harness.store, SubprocessLauncher())
+    tracker = trackers.start(tracked_attempt(at.job_dir(claimed.job.id)), claimed.lease)
+    assert tracker is not None
+    return claimed, trackers, tracker
 
 
-async def until(there: Callable[[], Any], seconds: float = PATIENCE) -> None:
+async def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     async with asyncio.timeout(seconds):
         while True:
-            if there():
+            if condition():
                 return
             await asyncio.sleep(0.02)
 
 
-async def done(context: RunnerContext) -> None:
-    await asyncio.wait_for(asyncio.gather(*context.trackers.values()), PATIENCE)
+async def done(trackers: Trackers) -> None:
+    await asyncio.wait_for(asyncio.gather(*trackers.tasks.values()), PATIENCE)
 
 
 async def said(harness: StoreHarness, claimed: ClaimedJob, level: str) -> list[str]:
@@ -87,17 +86,17 @@ async def status(harness: StoreHarness, claimed: ClaimedJob) -> JobStatus:
     return job.status
 
 
-async def test_one_that_crashes_is_a_warning(
+async def test_a_tracker_that_crashes_is_a_warning(
     harness: StoreHarness, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     library("raise RuntimeError('no network')")
     with caplog.at_level(logging.WARNING):
-        claimed, context, _ = await begin(harness, tmp_path)
-        await done(context)
+        claimed, trackers, _ = await begin(harness, tmp_path)
+        await done(trackers)
     (warning,) = await said(harness, claimed, "warn")
     assert "ended with status 1, the job goes on" in warning
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["tracker_failed"]
-    log = context.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
+    log = trackers.settings.job_dir(claimed.job.id) / "attempts" / "1" / "tracker.log"
     assert "no network" in log.read_text()
     assert await status(harness, claimed) is JobStatus.RUNNING
 
@@ -106,39 +105,39 @@ async def test_a_hanging_tracker_is_killed_and_delays_no_end(
     harness: StoreHarness, tmp_path: Path, library: Library
 ) -> None:
     note = library(HANGS)
-    claimed, context, began = await begin(harness, tmp_path)
+    claimed, trackers, tracker = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
-    tracker = psutil.Process(int(note.read_text()))
-    assert tracker.nice() >= 10
-    began.attempt_over()
+    process = psutil.Process(int(note.read_text()))
+    assert process.nice() >= 10
+    tracker.attempt_over()
     await harness.store.attempts.report_succeeded(claimed.lease, RESULT)
-    assert tracker.is_running()  # the job has ended, and nobody has waited for this
-    await done(context)
-    await until(lambda: not tracker.is_running())
+    assert process.is_running()  # the job has ended without waiting for it
+    await done(trackers)
+    await until(lambda: not process.is_running())
     assert await status(harness, claimed) is JobStatus.SUCCEEDED
-    assert context.trackers == {}
+    assert trackers.tasks == {}
 
 
-async def test_a_runner_that_leaves_takes_it_along(
+async def test_a_runner_that_stops_kills_its_trackers(
     harness: StoreHarness, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(trackers_module, "STOP_SECONDS", 0.1)
     note = library(HANGS)
-    _, context, _ = await begin(harness, tmp_path)
+    _, trackers, _ = await begin(harness, tmp_path)
     await until(lambda: note.exists() and note.read_text())
-    tracker = psutil.Process(int(note.read_text()))
-    await dismiss(context)
-    await until(lambda: not tracker.is_running())
+    process = psutil.Process(int(note.read_text()))
+    await trackers.stop()
+    await until(lambda: not process.is_running())
 
 
-async def test_a_launcher_that_breaks_touches_nobody(
+async def test_a_launcher_that_fails_does_not_affect_the_job(
     harness: StoreHarness, tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture
 ) -> None:
     library("")
-    claimed, context, _ = await begin(harness, tmp_path)
-    context.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
-    await done(context)
-    assert "broke off" in caplog.text
+    claimed, trackers, _ = await begin(harness, tmp_path)
+    trackers.settings.job_dir(claimed.job.id).joinpath("attempts/1/tracker.log").mkdir()  # no log can be opened there
+    await done(trackers)
+    assert "the tracker of" in caplog.text
     assert await status(harness, claimed) is JobStatus.RUNNING
 
 
@@ -146,25 +145,25 @@ async def test_the_next_attempt_waits_for_the_last_ones_tracker(
     harness: StoreHarness, tmp_path: Path, library: Library
 ) -> None:
     note = library(HANGS)
-    claimed, context, began = await begin(harness, tmp_path, grace_seconds=1.0)
+    claimed, trackers, tracker = await begin(harness, tmp_path, grace_seconds=1.0)
     await until(lambda: note.exists() and note.read_text())
     former = note.read_text()
-    began.attempt_over()
-    after = Tracking(tracked_attempt(context.settings.job_dir(claimed.job.id), 2), claimed.lease, context)
-    after.start()
+    tracker.attempt_over()
+    after = trackers.start(tracked_attempt(trackers.settings.job_dir(claimed.job.id), 2), claimed.lease)
+    assert after is not None
     await until(lambda: note.read_text() not in ("", former))
     assert not psutil.pid_exists(int(former))
     after.attempt_over()  # only now: its time to leave begins here, and under load an interpreter takes long to start
-    await done(context)
+    await done(trackers)
 
 
-async def test_the_key_reaches_the_tracker_and_nobody_else(
+async def test_only_the_tracker_gets_the_key(
     harness: StoreHarness, tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONYX_WANDB_API_KEY", KEY)
-    note = library(LOOKS)
-    claimed, context, _ = await begin(harness, tmp_path, wandb_api_key=KEY)
-    await done(context)
+    note = library(READS)
+    claimed, trackers, _ = await begin(harness, tmp_path, wandb_api_key=KEY)
+    await done(trackers)
     assert note.read_text() == str([KEY, None])
     other = ChildSpec(
         name="onyx-rank-0",
@@ -172,32 +171,32 @@ async def test_the_key_reaches_the_tracker_and_nobody_else(
         arguments=("say", "ONYX_WANDB_API_KEY"),
         log=tmp_path / "rank.log",
     )
-    child = await context.launcher.start(other)
+    child = await trackers.launcher.start(other)
     await child.wait()
     child.close()
     assert (tmp_path / "rank.log").read_text().startswith("None ")
-    left = [path.read_text() for path in context.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
+    left = [path.read_text() for path in trackers.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
     events = [str(event) for event in await harness.store.events.list(claimed.job.id)]
     assert not any(KEY in text for text in [*left, *events])
-    (told,) = await said(harness, claimed, "info")
-    assert told == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
+    (message,) = await said(harness, claimed, "info")
+    assert message == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "expected"),
     [
         ("disabled", "Nothing is sent to W&B: this server does not track jobs"),
         ("online", "Nothing is sent to W&B: wandb is not installed on this server"),
     ],
 )
 async def test_where_nothing_is_sent_the_job_says_why(
-    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, expected: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    claimed, context, _ = await begin(harness, tmp_path, wandb_mode=mode)
-    await done(context)
+    claimed, trackers, _ = await begin(harness, tmp_path, wandb_mode=mode)
+    await done(trackers)
     (warning,) = await said(harness, claimed, "warn")
-    assert warning.startswith(told)
+    assert warning.startswith(expected)
 
 
 def test_the_mode_follows_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

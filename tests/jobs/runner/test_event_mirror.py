@@ -1,4 +1,4 @@
-"""An attempt's events are counted once each, also when the store goes away between two of the writes about them."""
+"""Each event of an attempt counts once, also when the store becomes unavailable between two writes about it."""
 
 import itertools
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import pytest
 
 from onyx.jobs.errors import StoreUnavailableError
 from onyx.jobs.event_file import EVENTS
-from onyx.jobs.runner import event_mirror as telling
+from onyx.jobs.runner import event_mirror
 from onyx.jobs.runner.event_mirror import EventMirror
 from onyx.jobs.runner.lease_keeper import LeaseKeeper
 from onyx.jobs.store.store import Store
@@ -22,8 +22,8 @@ from tests.jobs.store_harness import StoreHarness, wrap_call
 CALLS = ("mirror", "report_progress", "report_checkpoint")
 
 
-class Away(Store):
-    """A store that goes away once in each of these calls: before the database has done it, or after."""
+class FlakyStore(Store):
+    """A store that is unavailable once in each of these calls: before the database has executed it, or after."""
 
     def __init__(self, store: Store, before: set[str], after: set[str]) -> None:
         super().__init__(store.database.engine)
@@ -33,8 +33,8 @@ class Away(Store):
 
     @staticmethod
     async def _call(name: str, before: set[str], after: set[str], call: Callable[[], Awaitable[Any]]) -> Any:
-        for there, calls in ((False, before), (True, after)):
-            answer = await call() if there else None
+        for executed, calls in ((False, before), (True, after)):
+            answer = await call() if executed else None
             if name in calls:
                 calls.remove(name)
                 raise StoreUnavailableError("away")
@@ -57,15 +57,15 @@ def numbers(update: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("when", "call"), list(itertools.product(("before", "after"), (*CALLS, "each"))))
-async def test_each_line_counts_once(
+async def test_each_event_counts_once(
     harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, call: str
 ) -> None:
-    monkeypatch.setattr(telling, "AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(event_mirror, "RETRY_SECONDS", 0.0)
     calls = set(CALLS if call == "each" else (call,))
-    store = Away(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
+    store = FlakyStore(harness.store, *((calls, set()) if when == "before" else (set(), calls)))
     context = await make_context(harness, tmp_path, store=store)
     claimed = await claim_job(harness, context)
-    teller = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
+    mirror = EventMirror(claimed, context, LeaseKeeper(store, claimed.lease))
     folder = attempt_dir(context.settings.job_dir(claimed.job.id), claimed.lease.attempt)
     folder.mkdir(parents=True)
     events = Events(folder / EVENTS)
@@ -74,11 +74,11 @@ async def test_each_line_counts_once(
     events.emit("checkpoint", "saved", {"update": 3})
     events.close()
 
-    await teller.tell()
+    await mirror.mirror()
     events = Events(folder / EVENTS)
     events.metrics("update 4", numbers(4), last=True)
     events.close()
-    await teller.tell_all()
+    await mirror.mirror_rest()
 
     job = await harness.store.jobs.get(claimed.job.id)
     assert job is not None

@@ -46,14 +46,14 @@ def test_what_of_a_finished_job_is_due(
     assert due(None, 1e12, settings) is Due.NOTHING
 
 
-def test_prepared_data_goes_when_it_is_old_and_nobody_needs_it() -> None:
+def test_old_prepared_data_that_no_job_needs_is_deleted() -> None:
     there = [Aged(Path("data/used"), OLD), Aged(Path("data/new"), time.time()), Aged(Path("data/old"), OLD)]
     assert [each.path.name for each in unused(there, frozenset({"used"}), time.time())] == ["old"]
 
 
 def test_only_what_onyx_named_can_be_an_orphan() -> None:
     job = "accumulation_1_0123456789"
-    there = [Aged(Path("jobs") / name, OLD) for name in (job, "somebody's notes", "README.md")]
+    there = [Aged(Path("jobs") / name, OLD) for name in (job, "my notes", "README.md")]
     assert [each.path.name for each in orphans(there, {}, time.time())] == [job]
     assert orphans(there, {job: None}, time.time()) == []
     assert orphans([Aged(Path("jobs") / job, time.time())], {}, time.time()) == []
@@ -82,26 +82,26 @@ def files_of(settings: Settings, job_id: str) -> Path:
 
 async def test_working_files_go_first_and_the_whole_job_later(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, keep_working_days=1, keep_job_days=7)
-    house = Housekeeping(settings, harness.store)
+    housekeeping = Housekeeping(settings, harness.store)
     job_id = await finished(harness)
     folder = files_of(settings, job_id)
     running = (await harness.running()).job.id
     files_of(settings, running)
 
-    assert not any((await house.round()).values())
+    assert not any((await housekeeping.round()).values())
     harness.clock.ahead += 2 * DAY
-    assert (await house.round())["working_files"] == 1
+    assert (await housekeeping.round())["working_files"] == 1
     assert sorted(path.name for path in folder.iterdir()) == ["metrics.csv", "model"]
-    assert not any((await house.round()).values())
+    assert not any((await housekeeping.round()).values())
     harness.clock.ahead += 6 * DAY
-    assert (await house.round())["jobs"] == 1
+    assert (await housekeeping.round())["jobs"] == 1
     assert not folder.exists()
     assert await harness.store.jobs.get(job_id) is None
     assert await harness.store.events.list(job_id) == ()
     assert (settings.job_dir(running) / "checkpoints").exists()
 
 
-async def test_without_a_word_everything_is_kept(harness: StoreHarness, tmp_path: Path) -> None:
+async def test_by_default_everything_is_kept(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     folder = files_of(settings, await finished(harness))
     harness.clock.ahead += 1000 * DAY
@@ -119,7 +119,7 @@ async def test_a_model_that_an_unfinished_job_builds_on_stays(harness: StoreHarn
     assert await harness.store.jobs.get(other) is None
 
 
-async def test_uploads_go_when_their_time_is_over_and_no_job_reads_them(harness: StoreHarness, tmp_path: Path) -> None:
+async def test_expired_uploads_that_no_job_reads_are_deleted(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     ids = [make_file_id() for _ in range(3)]
     paths = [make(upload_path(tmp_path, file_id, ".jsonl")) for file_id in ids]
@@ -129,13 +129,13 @@ async def test_uploads_go_when_their_time_is_over_and_no_job_reads_them(harness:
         )
     reading = JobSpec(model="onyx/tiny", data=DataSpec(path=str(paths[0])))
     job = await harness.store.jobs.create(reading, "ann", JobKind.ACCUMULATION)
-    house = Housekeeping(settings, harness.store)
-    assert (await house.round())["uploads"] == 0
+    housekeeping = Housekeeping(settings, harness.store)
+    assert (await housekeeping.round())["uploads"] == 0
     harness.clock.ahead += 61
-    assert (await house.round())["uploads"] == 1
+    assert (await housekeeping.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [True, False, True]
     await harness.store.control.cancel(job.id)
-    assert (await house.round())["uploads"] == 1
+    assert (await housekeeping.round())["uploads"] == 1
     assert [path.exists() for path in paths] == [False, False, True]
 
 
@@ -143,7 +143,7 @@ async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path)
     settings = Settings(home=tmp_path, planner_cache_bytes=25)
     claimed = await harness.running()
     used = make(tmp_path / "data" / "used" / "meta.json").parent
-    await _say_prepared(harness, used)
+    await _prepare_with(harness, used)
     job = age(make(settings.job_dir(claimed.job.id) / "metrics.csv").parent)
     kept = [age(used), make(tmp_path / "data" / "new" / "meta.json").parent, age(make(tmp_path / "data" / ".x.lock"))]
     gone = [
@@ -160,7 +160,7 @@ async def test_data_orphans_and_the_cache(harness: StoreHarness, tmp_path: Path)
     assert [path for path in (*kept, job) if not path.exists()] == []
 
 
-async def test_what_the_killed_left_behind_is_cleared_away(harness: StoreHarness, tmp_path: Path) -> None:
+async def test_leftovers_of_killed_processes_are_deleted(harness: StoreHarness, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     job = settings.job_dir((await harness.running()).job.id)
     upload = upload_path(tmp_path, make_file_id(), ".csv")
@@ -179,14 +179,14 @@ async def test_what_the_killed_left_behind_is_cleared_away(harness: StoreHarness
         age(make(job / ".model.456.part" / "model.safetensors").parent),  # old, and its file still grows
         age(make(tmp_path / "data" / ".0123.lock")),
     ]
-    house = Housekeeping(settings, harness.store)
-    assert (await house.round())["leftovers"] == len(gone)
+    housekeeping = Housekeeping(settings, harness.store)
+    assert (await housekeeping.round())["leftovers"] == len(gone)
     assert [path for path in gone if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
-    assert (await house.round())["leftovers"] == 0
+    assert (await housekeeping.round())["leftovers"] == 0
 
 
-async def _say_prepared(harness: StoreHarness, data_dir: Path) -> None:
+async def _prepare_with(harness: StoreHarness, data_dir: Path) -> None:
     """A job that waits for devices and needs this data."""
     await harness.job("bob")
     claimed = await harness.store.claims.claim_validating(await harness.runner("preparer"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from onyx.jobs.runner.runner_lock import is_locked, lock_path, locked_by, only_one
 
 
-def test_one_holds_it_and_says_who_it_is(tmp_path: Path) -> None:
+def test_one_process_holds_the_lock_and_names_itself(tmp_path: Path) -> None:
     assert not is_locked(tmp_path)
     assert locked_by(tmp_path) is None
     with only_one(tmp_path, embedded=True) as first:
@@ -17,10 +17,10 @@ def test_one_holds_it_and_says_who_it_is(tmp_path: Path) -> None:
         assert found is not None
         assert (found.pid, found.embedded) == (os.getpid(), True)
     assert not is_locked(tmp_path)
-    assert locked_by(tmp_path) is None, "a file that nobody holds says nothing"
+    assert locked_by(tmp_path) is None, "the file of a free lock says nothing"
 
 
-def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
+def test_a_holder_that_has_not_named_itself_yet(tmp_path: Path) -> None:
     with only_one(tmp_path, embedded=True):
         lock_path(tmp_path).write_text('{"pid":')
         assert is_locked(tmp_path)
@@ -40,21 +40,21 @@ while not (Path(sys.argv[1]) / "enough").exists():
 
 def test_asking_never_keeps_a_runner_from_starting(tmp_path: Path) -> None:
     with only_one(tmp_path, embedded=True):
-        askers = [
+        readers = [
             subprocess.Popen([sys.executable, "-c", ASKING, str(tmp_path)], stdout=subprocess.PIPE) for _ in range(2)
         ]
     try:
-        for asker in askers:
-            assert asker.stdout is not None
-            assert asker.stdout.readline() == b"up\n"
+        for reader in readers:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"up\n"
         for _ in range(1000):
-            with only_one(tmp_path, embedded=True) as alone:
-                assert alone
+            with only_one(tmp_path, embedded=True) as taken:
+                assert taken
                 assert is_locked(tmp_path)
     finally:
         (tmp_path / "enough").touch()
-        for asker in askers:
-            asker.communicate()
+        for reader in readers:
+            reader.communicate()
 
 
 def test_a_process_that_the_holder_starts_does_not_keep_the_lock(tmp_path: Path) -> None:

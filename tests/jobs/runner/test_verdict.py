@@ -1,4 +1,4 @@
-"""How an attempt ended, from how its ranks did."""
+"""How an attempt ended, judged from the exits of its ranks and the files they left."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from onyx.jobs.launch.launcher import ChildExit
 from onyx.jobs.runner.compose_attempt import rank_log
-from onyx.jobs.runner.verdict import LAST_WORDS, judge, oom_kills
+from onyx.jobs.runner.verdict import LOG_TAIL_BYTES, judge, oom_kills
 from onyx.jobs.status import Outcome
 from onyx.training.contract.attempt import Exit
 from tests.jobs.store_harness import FAILURE, RESULT
@@ -19,9 +19,9 @@ KILLED, ABORTED, ILLEGAL = (ChildExit(None, number) for number in (signal.SIGKIL
 
 
 @pytest.mark.parametrize(
-    ("ends", "oom_killed", "outcome"),
+    ("exits", "oom_killed", "outcome"),
     [
-        ([DONE, DONE], False, Outcome.LOST),  # without result.json nobody is believed
+        ([DONE, DONE], False, Outcome.LOST),  # without result.json
         ([SAVED, SAVED], False, Outcome.SAVED),
         ([SAVED, DONE], False, Outcome.SAVED),
         ([SAVED, KILLED], False, Outcome.LOST),
@@ -30,14 +30,12 @@ KILLED, ABORTED, ILLEGAL = (ChildExit(None, number) for number in (signal.SIGKIL
         ([ABORTED, ChildExit(1)], False, Outcome.LOST),  # an abort alone says nothing about memory
         ([ABORTED, ChildExit(1)], True, Outcome.MEMORY),
         ([MEMORY, ChildExit(1)], False, Outcome.MEMORY),
-        ([USER, ChildExit(1)], False, Outcome.LOST),  # without error.json there is nothing to tell the user
+        ([USER, ChildExit(1)], False, Outcome.LOST),  # without error.json
         ([ChildExit(None)], False, Outcome.LOST),
     ],
 )
-def test_the_worst_that_a_rank_says_decides(
-    tmp_path: Path, ends: list[ChildExit], oom_killed: bool, outcome: Outcome
-) -> None:
-    assert judge(ends, tmp_path, oom_killed=oom_killed).outcome is outcome
+def test_the_worst_exit_decides(tmp_path: Path, exits: list[ChildExit], oom_killed: bool, outcome: Outcome) -> None:
+    assert judge(exits, tmp_path, oom_killed=oom_killed).outcome is outcome
 
 
 def test_a_result_counts_when_all_are_done(tmp_path: Path) -> None:
@@ -46,19 +44,19 @@ def test_a_result_counts_when_all_are_done(tmp_path: Path) -> None:
     assert judge([DONE, KILLED], tmp_path, oom_killed=False).outcome is Outcome.LOST
 
 
-def test_a_users_mistake_wins_over_all(tmp_path: Path) -> None:
+def test_a_users_error_wins_over_all(tmp_path: Path) -> None:
     (tmp_path / "error.json").write_text(FAILURE.model_dump_json())
     verdict = judge([MEMORY, USER, KILLED], tmp_path, oom_killed=True)
     assert (verdict.outcome, verdict.failure) == (Outcome.FAILED, FAILURE)
 
 
-def test_every_end_has_a_name(tmp_path: Path) -> None:
+def test_every_exit_is_described(tmp_path: Path) -> None:
     why = judge([ILLEGAL, ChildExit(1), MEMORY, ChildExit(None)], tmp_path, oom_killed=False).why
     assert why.split(", ") == [
         "rank 0 was killed by SIGILL",
         "rank 1 ended with status 1",
         "rank 2 ended with memory",
-        "rank 3 ended nobody knows how",
+        "rank 3 ended in an unknown way",
     ]
 
 
@@ -75,7 +73,7 @@ def test_an_abort_is_memory_only_where_the_process_says_so(tmp_path: Path, code:
 
 
 @pytest.mark.parametrize(
-    ("words", "outcome"),
+    ("message", "outcome"),
     [
         ("memory allocation of 98304 bytes failed\n", Outcome.MEMORY),
         (
@@ -88,11 +86,11 @@ def test_an_abort_is_memory_only_where_the_process_says_so(tmp_path: Path, code:
             "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  timed out\n",
             Outcome.LOST,
         ),
-        ("memory allocation of 98304 bytes failed\n" + "later\n" * LAST_WORDS, Outcome.LOST),
+        ("memory allocation of 98304 bytes failed\n" + "later\n" * LOG_TAIL_BYTES, Outcome.LOST),
     ],
 )
-def test_what_native_code_says_when_it_aborts(tmp_path: Path, words: str, outcome: Outcome) -> None:
-    rank_log(tmp_path, 0).write_text(words)
+def test_messages_of_native_code_that_aborts(tmp_path: Path, message: str, outcome: Outcome) -> None:
+    rank_log(tmp_path, 0).write_text(message)
     assert judge([ABORTED], tmp_path, oom_killed=False).outcome is outcome
 
 

@@ -1,4 +1,4 @@
-"""What a store must look like after any story of claims, crashes and changes of mind."""
+"""A reference model of the store: what its rows must be after any order of claims, crashes and requests."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from onyx.jobs.store.store import Store
 from onyx.jobs.store.tables import AttemptRow, DeviceRow, EventRow, JobRow
 from onyx.training.contract.attempt import Event
 
-Look = tuple[
+Snapshot = tuple[
     list[tuple[str, int]],  # live attempts
     list[tuple[str, str, str]],  # lent devices
     list[Job],
@@ -22,7 +22,7 @@ Look = tuple[
 
 @dataclass
 class Held:
-    """A lease that was given out, and what became of it."""
+    """A lease that the store gave out, and how it ended."""
 
     lease: Lease
     runner: str
@@ -30,14 +30,14 @@ class Held:
     phase: JobStatus
     devices: frozenset[str]
     live: bool = True
-    said: str | None = None
-    """The end that its own runner wrote."""
+    reported: str | None = None
+    """The end that its own runner reported."""
 
     file: list[Event] = field(default_factory=list)
     """Its events.jsonl."""
 
 
-class Model:
+class ReferenceModel:
     """Which leases are valid, which jobs have ended, which lines were mirrored."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Model:
         return held
 
     def pick(self, pick: int) -> Held:
-        """Mostly a live lease, else any that was ever given out."""
+        """Mostly a live lease, else any lease so far."""
         live = [held for held in self.held if held.live]
         among = live if live and pick % 3 else self.held
         return among[pick // 3 % len(among)]
@@ -89,7 +89,7 @@ class Model:
         assert len({(host, name) for host, name, _ in lent}) == len(lent)
 
     def check_jobs(self, jobs: list[Job]) -> None:
-        """An end is final, and to run means to be held."""
+        """An end is final, and a job runs exactly while a lease of it is live."""
         running = {held.lease.job_id for held in self.held if held.live and held.phase is JobStatus.RUNNING}
         assert sorted(job.id for job in jobs) == sorted(self.jobs)
         for job in jobs:
@@ -98,7 +98,7 @@ class Model:
             assert job.lost_attempts <= MAX_RETRIES or job.status in (JobStatus.FAILED, JobStatus.CANCELLED)
 
     def check_events(self, events: list[tuple[str, int, int | None, int | None]]) -> None:
-        """None is lost, none is there twice, and their numbers have no gap."""
+        """No event is lost or stored twice, and the numbers have no gap."""
         for job_id in self.jobs:
             mine = [event for event in events if event[0] == job_id]
             assert [seq for _, seq, _, _ in mine] == list(range(1, len(mine) + 1))
@@ -107,8 +107,8 @@ class Model:
             assert set(lines) == self.mirrored[job_id]
 
 
-async def look(store: Store) -> Look:
-    """Everything that the model has an opinion on."""
+async def read_snapshot(store: Store) -> Snapshot:
+    """All rows that the model checks."""
     live = select(AttemptRow.job_id, AttemptRow.number).where(AttemptRow.ended_at.is_(None))
     lent = select(DeviceRow.host, DeviceRow.name, DeviceRow.job_id)
     said = select(EventRow.job_id, EventRow.seq, EventRow.attempt, EventRow.line).order_by(EventRow.seq)

@@ -39,7 +39,7 @@ async def test_success(harness: StoreHarness) -> None:
     assert await harness.store.claims.claim_queued(await harness.runner(), DEVICES) is None
 
 
-async def test_a_users_mistake_is_never_retried(harness: StoreHarness) -> None:
+async def test_a_failed_job_is_never_retried(harness: StoreHarness) -> None:
     runner, made = await harness.runner(), await harness.job()
     preparing = await harness.store.claims.claim_validating(runner)
     assert preparing is not None
@@ -74,7 +74,7 @@ async def test_a_lease_that_lapsed_but_was_not_taken_is_renewed(harness: StoreHa
     assert beat.lease_until > await harness.store.now()
 
 
-async def test_the_heartbeat_carries_what_the_owner_wants(harness: StoreHarness) -> None:
+async def test_the_heartbeat_returns_what_the_owner_wants(harness: StoreHarness) -> None:
     claimed = await harness.running()
     job_id = claimed.job.id
     quiet = await harness.store.attempts.heartbeat(claimed.lease)
@@ -95,7 +95,7 @@ async def test_warnings_of_the_plan_are_events(harness: StoreHarness) -> None:
     await harness.job()
     claimed = await harness.store.claims.claim_validating(runner)
     assert claimed is not None
-    for _ in range(2):  # the answer may have been lost
+    for _ in range(2):  # the runner repeats the call when the answer was lost
         await harness.store.attempts.report_prepared(
             claimed.lease, [DeviceNeed(kind=CPU)], {}, warnings=["bf16 does not work here"]
         )
@@ -132,7 +132,7 @@ async def test_a_new_checkpoint_resets_the_counter(harness: StoreHarness) -> Non
         claimed = again
 
 
-async def test_stopping_in_order_never_counts(harness: StoreHarness) -> None:
+async def test_an_attempt_that_saved_never_counts_as_lost(harness: StoreHarness) -> None:
     runner = await harness.runner()
     claimed = await harness.running(runner=runner)
     for _ in range(MAX_RETRIES + 2):
@@ -157,9 +157,7 @@ async def test_lost_while_preparing_starts_preparing_again(harness: StoreHarness
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.MEMORY, Outcome.SAVED])
-async def test_what_the_owner_asked_for_happens_however_the_attempt_ends(
-    harness: StoreHarness, outcome: Outcome
-) -> None:
+async def test_a_pause_or_cancel_happens_however_the_attempt_ends(harness: StoreHarness, outcome: Outcome) -> None:
     claimed = await harness.running()
     await harness.store.control.pause(claimed.job.id)
     job = await harness.store.attempts.release(claimed.lease, outcome)
@@ -177,7 +175,7 @@ async def test_a_job_that_finishes_before_its_cancellation_has_succeeded(harness
 
 
 @pytest.mark.parametrize("name", ["succeeded", "failed", "lost", "memory", "saved", "paused", "cancelled"])
-async def test_the_same_end_said_twice_is_said_once(harness: StoreHarness, name: str) -> None:
+async def test_an_end_that_is_reported_twice_counts_once(harness: StoreHarness, name: str) -> None:
     claimed = await harness.running()
     if name == "paused":
         await harness.store.control.pause(claimed.job.id)
@@ -188,7 +186,7 @@ async def test_the_same_end_said_twice_is_said_once(harness: StoreHarness, name:
         await WRITES["cancelled" if name != "cancelled" else "failed"](harness.store, claimed.lease)
 
 
-async def test_progress_and_what_was_prepared_are_kept(harness: StoreHarness) -> None:
+async def test_progress_and_the_prepared_document_are_kept(harness: StoreHarness) -> None:
     claimed = await harness.running()
     progress = JobProgress(update=3, total_updates=10, epoch=0.3, samples=6, trained_tokens=80, loss=float("1.5"))
     await harness.store.attempts.report_progress(claimed.lease, progress)
@@ -206,9 +204,9 @@ async def test_bad_writes_are_refused(harness: StoreHarness) -> None:
         await harness.store.attempts.report_prepared(claimed.lease, [], {})
     with pytest.raises(NotAllowedError, match="prepared before"):
         await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
-    with pytest.raises(BadValueError, match="released as"):
+    with pytest.raises(BadValueError, match="release a job as"):
         await harness.store.attempts.release(claimed.lease, Outcome.SUCCEEDED)
-    with pytest.raises(BadValueError, match="cannot be -1"):
+    with pytest.raises(BadValueError, match="must be 0 or more, not -1"):
         await harness.store.attempts.report_checkpoint(claimed.lease, -1)
     with pytest.raises(LostAttempt):
         await harness.store.attempts.heartbeat(Lease(job_id="ftjob-" + "0" * 24, attempt=1))
@@ -224,7 +222,7 @@ async def test_a_job_in_preparation_cannot_succeed(harness: StoreHarness) -> Non
     await harness.store.attempts.heartbeat(claimed.lease)  # the refused write left nothing behind
 
 
-async def test_a_job_that_must_not_start_by_itself_waits_until_it_is_resumed(harness: StoreHarness) -> None:
+async def test_a_job_without_auto_start_waits_until_it_is_resumed(harness: StoreHarness) -> None:
     spec = SPEC.model_copy(update={"auto_start": False})
     job = await harness.store.jobs.create(spec, "ann", JobKind.FINE_TUNING)
     runner = await harness.runner()
@@ -240,13 +238,13 @@ async def test_a_job_that_must_not_start_by_itself_waits_until_it_is_resumed(har
     assert warnings == [{"truncated": 3}, {"bad_lines": 2}]
 
 
-async def test_a_failure_tells_each_bad_line(harness: StoreHarness) -> None:
+async def test_a_failure_adds_an_event_for_each_bad_line(harness: StoreHarness) -> None:
     job = await harness.store.jobs.create(SPEC, "ann", JobKind.FINE_TUNING)
     claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
     finding = {"line": 3, "code": "invalid_json", "message": "not JSON", "part": "training"}
     failure = Failure(code="invalid_training_file", message="1 of 9 lines is bad", findings=[finding])
     await harness.store.attempts.report_failed(claimed.lease, failure)
-    told = (await harness.store.events.list(job.id))[-2:]
-    assert [event.message for event in told] == ["line 3 of the training data: not JSON", "1 of 9 lines is bad"]
-    assert told[0].data == {"line": 3, "code": "invalid_json", "part": "training"}
+    messages = (await harness.store.events.list(job.id))[-2:]
+    assert [event.message for event in messages] == ["line 3 of the training data: not JSON", "1 of 9 lines is bad"]
+    assert messages[0].data == {"line": 3, "code": "invalid_json", "part": "training"}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from onyx.jobs.errors import BadValueError, UnknownRunnerError
 from onyx.jobs.models import DeviceNeed, RunnerDevice
 from onyx.jobs.status import JobStatus
-from onyx.jobs.store.claims import PATIENCE_SECONDS, Owners, Waiting, assign_devices, choose_next_job
+from onyx.jobs.store.claims import PATIENCE_SECONDS, OwnerShares, WaitingGroup, assign_devices, choose_next_job
 from onyx.jobs.store.store import Store
 from tests.jobs.store_harness import CPU, DEVICES, LEASE, SPEC, StoreHarness
 
@@ -101,27 +101,27 @@ async def test_bad_claims_are_refused(store: Store, harness: StoreHarness) -> No
         await store.claims.claim_queued(await harness.runner(), DEVICES + DEVICES)
 
 
-async def test_a_look_says_which_work_waits(harness: StoreHarness) -> None:
+async def test_waiting_phases_say_whether_jobs_wait(harness: StoreHarness) -> None:
     assert await harness.store.claims.waiting_phases() == frozenset()
     await harness.job()
     assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING}
     claimed = await harness.store.claims.claim_validating(await harness.runner())
     assert claimed is not None
-    assert await harness.store.claims.waiting_phases() == frozenset()  # somebody is at it
+    assert await harness.store.claims.waiting_phases() == frozenset()  # a runner prepares it
     await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind=CPU)], {})
     await harness.job()
     assert await harness.store.claims.waiting_phases() == {JobStatus.VALIDATING, JobStatus.QUEUED}
 
 
-NOBODY = Owners(busy={}, served={}, limit=None)
+NO_SHARES = OwnerShares(busy={}, served={}, limit=None)
 
 
-def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float = 0.0) -> Waiting:
-    return Waiting(owner=owner, needs=(DeviceNeed(kind=CPU),) * devices, key="", oldest=oldest, since=since)
+def waiting(owner: str, oldest: float = 0.0, *, devices: int = 1, since: float = 0.0) -> WaitingGroup:
+    return WaitingGroup(owner=owner, needs=(DeviceNeed(kind=CPU),) * devices, key="", oldest=oldest, since=since)
 
 
 def chosen(
-    groups: list[Waiting], owners: Owners, free: tuple[RunnerDevice, ...] = DEVICES, now: float = 0.0
+    groups: list[WaitingGroup], owners: OwnerShares, free: tuple[RunnerDevice, ...] = DEVICES, now: float = 0.0
 ) -> str | None:
     choice = choose_next_job(groups, owners, DEVICES, free, now)
     return choice[0].owner if choice else None
@@ -129,30 +129,30 @@ def chosen(
 
 def test_fewest_running_then_least_recently_served_then_oldest() -> None:
     groups = [waiting("ann", 1.0), waiting("bob", 2.0), waiting("cem", 3.0)]
-    assert chosen(groups, NOBODY) == "ann"
-    assert chosen(groups, Owners(busy={}, served={"ann": 5.0, "cem": 4.0}, limit=None)) == "bob"
-    assert chosen(groups, Owners(busy={"ann": 1, "bob": 1}, served={"cem": 9.0}, limit=None)) == "cem"
+    assert chosen(groups, NO_SHARES) == "ann"
+    assert chosen(groups, OwnerShares(busy={}, served={"ann": 5.0, "cem": 4.0}, limit=None)) == "bob"
+    assert chosen(groups, OwnerShares(busy={"ann": 1, "bob": 1}, served={"cem": 9.0}, limit=None)) == "cem"
 
 
 def test_an_owner_at_the_limit_waits() -> None:
-    owners = Owners(busy={"ann": 1}, served={}, limit=1)
+    owners = OwnerShares(busy={"ann": 1}, served={}, limit=1)
     assert chosen([waiting("ann")], owners) is None
     assert chosen([waiting("ann"), waiting("bob", 9.0)], owners) == "bob"
 
 
-def test_small_jobs_slip_in_only_until_a_large_one_has_waited_long() -> None:
+def test_small_jobs_overtake_a_large_one_only_until_it_has_waited_long() -> None:
     groups = [waiting("ann", devices=2), waiting("bob", 9.0, since=PATIENCE_SECONDS)]
-    assert chosen(groups, NOBODY, DEVICES[:1]) == "bob"
-    assert chosen(groups, NOBODY, DEVICES[:1], now=PATIENCE_SECONDS + 1) is None
-    assert chosen(groups, NOBODY, DEVICES, now=PATIENCE_SECONDS + 1) == "ann"
+    assert chosen(groups, NO_SHARES, DEVICES[:1]) == "bob"
+    assert chosen(groups, NO_SHARES, DEVICES[:1], now=PATIENCE_SECONDS + 1) is None
+    assert chosen(groups, NO_SHARES, DEVICES, now=PATIENCE_SECONDS + 1) == "ann"
 
 
-def test_a_job_that_never_fits_here_holds_nobody_up() -> None:
+def test_a_job_that_never_fits_here_delays_no_other() -> None:
     groups = [waiting("ann", devices=3), waiting("bob", 9.0)]
-    assert chosen(groups, NOBODY, DEVICES[:1], now=PATIENCE_SECONDS * 9) == "bob"
+    assert chosen(groups, NO_SHARES, DEVICES[:1], now=PATIENCE_SECONDS * 9) == "bob"
 
 
-def test_a_named_device_is_kept_for_whoever_named_it() -> None:
+def test_a_named_device_is_kept_for_the_need_that_names_it() -> None:
     needs = (DeviceNeed(kind=CPU), DeviceNeed(kind=CPU, name="cpu:0"))
     assert assign_devices(needs, DEVICES) == (DEVICES[1], DEVICES[0])
     assert assign_devices((DeviceNeed(kind=CPU, name="cpu:7"),), DEVICES) is None
@@ -169,65 +169,3 @@ def test_an_assignment_uses_each_device_once_if_there_are_enough(kinds: list[str
     else:
         assert [device.kind for device in found] == kinds
         assert len({device.name for device in found}) == len(kinds)
-
-
-OTHERS = (RunnerDevice(name="gpu-1", kind="NVIDIA L4"),)
-PATIENCE = 600.0
-
-
-async def test_a_lone_runner_has_it_planned_anew(harness: StoreHarness) -> None:
-    job = await harness.queued(devices=2)
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    (stranded,) = await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE)
-    assert (stranded.id, stranded.status, stranded.prepared) == (job.id, JobStatus.VALIDATING, None)
-    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
-    assert [event.data["code"] for event in warnings] == ["stranded"]
-    assert f"2 × {CPU}" in warnings[0].message
-
-    claimed = await harness.store.claims.claim_validating(runner)  # and goes its way like any other
-    assert claimed is not None
-    await harness.store.attempts.report_prepared(claimed.lease, [DeviceNeed(kind="NVIDIA L4")], {"plan": {}})
-    running = await harness.store.claims.claim_queued(runner, OTHERS)
-    assert running is not None
-    assert running.job.id == job.id
-
-
-async def test_one_that_fits_only_waits_its_turn(harness: StoreHarness) -> None:
-    await harness.queued(devices=2)
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    assert await harness.store.stranded.replan(runner, DEVICES, after=PATIENCE) == ()
-
-
-async def test_nobody_is_hasty(harness: StoreHarness) -> None:
-    await harness.queued()
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE - LEASE, runner)
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    await harness.pass_time(2 * LEASE)  # long enough for the job, but the runner has not reached the store
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-
-
-async def test_another_runner_may_have_what_it_needs_so_its_owner_is_warned_once(harness: StoreHarness) -> None:
-    job = await harness.queued()
-    runner, other = await harness.runner(), await harness.runner("beta")
-    await harness.pass_time(PATIENCE + LEASE, runner, other)
-    for _ in range(2):
-        assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-        await harness.pass_time(PATIENCE + LEASE, runner, other)
-    warnings = [event for event in await harness.store.events.list(job.id) if event.level == "warn"]
-    assert len(warnings) == 1
-    assert "alpha" in warnings[0].message
-    assert await harness.store.jobs.status(job.id) is JobStatus.QUEUED
-    claimed = await harness.store.claims.claim_queued(other, DEVICES)
-    assert claimed is not None
-
-
-async def test_a_cancelled_job_stays_cancelled(harness: StoreHarness) -> None:
-    job = await harness.queued()
-    runner = await harness.runner()
-    await harness.pass_time(PATIENCE + LEASE, runner)
-    await harness.store.control.cancel(job.id)
-    assert await harness.store.stranded.replan(runner, OTHERS, after=PATIENCE) == ()
-    assert await harness.store.jobs.status(job.id) is JobStatus.CANCELLED

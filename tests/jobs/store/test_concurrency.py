@@ -1,4 +1,4 @@
-"""Several connections at once, for real: each store here has an engine of its own."""
+"""Several connections at once: each store here has an engine of its own."""
 
 import asyncio
 from collections import Counter
@@ -15,13 +15,13 @@ from tests.jobs.store_harness import CPU, DEVICES, RESULT, SPEC, StoreHarness, l
 
 @asynccontextmanager
 async def several(harness: StoreHarness, count: int) -> AsyncIterator[list[Store]]:
-    stores = [harness.another() for _ in range(count)]
+    stores = [harness.open_again() for _ in range(count)]
     yield stores
     for store in stores:
         await store.close()
 
 
-async def test_of_many_who_claim_one_job_one_wins(harness: StoreHarness) -> None:
+async def test_of_many_runners_that_claim_one_job_one_gets_it(harness: StoreHarness) -> None:
     async with several(harness, 4) as stores:
         runners = [await harness.runner(f"host-{place}") for place in range(4)]
         for _ in range(3):
@@ -59,7 +59,7 @@ async def test_each_job_runs_once_and_no_device_is_lent_twice(harness: StoreHarn
     assert sorted(done) == sorted(jobs)
 
 
-async def test_limits_hold_between_claimers(harness: StoreHarness) -> None:
+async def test_limits_hold_between_concurrent_claims(harness: StoreHarness) -> None:
     for _ in range(4):
         await harness.queued("ann")
     async with several(harness, 4) as stores:
@@ -71,7 +71,7 @@ async def test_limits_hold_between_claimers(harness: StoreHarness) -> None:
     assert sum(claimed is not None for claimed in claims) == 2
 
 
-async def test_one_key_sent_many_times_at_once_makes_one_job(harness: StoreHarness) -> None:
+async def test_one_key_sent_many_times_at_once_creates_one_job(harness: StoreHarness) -> None:
     async with several(harness, 4) as stores:
         jobs = await asyncio.gather(
             *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, idempotency_key="k") for store in stores)
@@ -79,7 +79,7 @@ async def test_one_key_sent_many_times_at_once_makes_one_job(harness: StoreHarne
     assert len({job.id for job in jobs}) == 1
 
 
-async def test_a_quota_holds_between_creators(harness: StoreHarness) -> None:
+async def test_a_quota_holds_between_concurrent_requests(harness: StoreHarness) -> None:
     async with several(harness, 4) as stores:
         made = await asyncio.gather(
             *(store.jobs.create(SPEC, "ann", JobKind.ACCUMULATION, max_open=2) for store in stores),
@@ -93,15 +93,15 @@ async def test_a_cancellation_and_a_claim_agree_on_who_was_first(harness: StoreH
     async with several(harness, 2) as (owner, other):
         for _ in range(5):
             job = await harness.queued()
-            asked, claimed = await asyncio.gather(
+            cancelled, claimed = await asyncio.gather(
                 owner.control.cancel(job.id), other.claims.claim_queued(runner, DEVICES)
             )
-            assert (asked.status is JobStatus.CANCELLED) == (claimed is None)
+            assert (cancelled.status is JobStatus.CANCELLED) == (claimed is None)
             if claimed is not None:
                 await harness.store.attempts.report_cancelled(claimed.lease)
 
 
-async def test_a_reader_who_follows_misses_nothing(harness: StoreHarness) -> None:
+async def test_a_reader_that_follows_events_misses_none(harness: StoreHarness) -> None:
     claimed = await harness.running()
     job_id = claimed.job.id
     seen: list[int] = []

@@ -22,7 +22,7 @@ async def list_configs(store: Store, owner: str) -> tuple[StoredConfig, ...]:
 async def test_a_stored_config_survives_a_restart(harness: StoreHarness) -> None:
     stored = await harness.store.configs.put("ann", {"accumulation_steps": 4, "gradient_clipping": None})
     assert stored.id.startswith("accumulation_")
-    again = harness.another()
+    again = harness.open_again()
     assert await again.configs.get(stored.id, "ann") == stored
     await again.close()
 
@@ -51,7 +51,7 @@ async def test_change_list_and_forget(store: Store) -> None:
     assert await list_configs(store, "ann") == ()
 
 
-async def test_an_owner_has_so_many_and_no_more(store: Store) -> None:
+async def test_an_owner_has_at_most_so_many_configs(store: Store) -> None:
     made = await asyncio.gather(*(store.configs.put("ann", {"n": n}, most=3) for n in range(8)), return_exceptions=True)
     refused = [each for each in made if isinstance(each, QuotaExceededError)]
     assert (len(refused), len(await list_configs(store, "ann"))) == (5, 3)

@@ -33,7 +33,7 @@ async def test_a_database_that_cannot_be_opened_is_unavailable() -> None:
 def test_a_failed_open_leaves_no_thread_that_answers_a_closed_loop(
     tmp_path: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each open has a loop of its own, which is closed at once."""
+    """Each open runs on an event loop of its own, which is closed right after."""
     unanswered: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", unanswered.append)
     path = tmp_path / ("missing/onyx.db" if content is None else "onyx.db")
@@ -58,7 +58,7 @@ async def test_a_home_that_is_refused_leaves_no_connection_open(tmp_path: Path) 
     assert not any(thread.is_alive() for thread in opened)
 
 
-async def test_a_database_that_was_away_costs_nothing(harness: StoreHarness, postgres: PostgresServer) -> None:
+async def test_an_outage_of_the_database_loses_nothing(harness: StoreHarness, postgres: PostgresServer) -> None:
     if harness.store.database.engine.dialect.name != "postgresql":
         pytest.skip("SQLite has no server to stop")
     claimed = await harness.running()
@@ -87,7 +87,7 @@ async def test_an_error_inside_of_a_transaction_leaves_nothing_behind(harness: S
         assert (await session.execute(text("SELECT count(*) FROM owner"))).scalar_one() == 0
 
 
-async def test_sqlite_is_set_up_to_survive(harness: StoreHarness) -> None:
+async def test_sqlite_is_set_up_to_survive_a_power_cut(harness: StoreHarness) -> None:
     if harness.store.database.engine.dialect.name != "sqlite":
         pytest.skip("about SQLite")
     wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10000}

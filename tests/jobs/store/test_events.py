@@ -36,7 +36,7 @@ async def test_pages_in_both_directions(harness: StoreHarness) -> None:
             await store.events.list(job_id, limit=limit)
 
 
-async def test_whoever_takes_over_mirrors_what_was_left(harness: StoreHarness) -> None:
+async def test_the_runner_that_takes_over_mirrors_the_rest(harness: StoreHarness) -> None:
     dead, heir = await harness.runner(pid=1), await harness.runner(pid=2)
     first = await harness.running(runner=dead)
     store, job_id = harness.store, first.job.id
@@ -67,7 +67,7 @@ async def test_a_runner_that_holds_its_job_again_may_mirror_what_it_lost(harness
         await harness.store.events.mirror_ended(runner, "ftjob-" + "0" * 24, 1, [line(1)])
 
 
-async def test_what_a_cancelled_jobs_dead_runner_left_is_not_lost(harness: StoreHarness) -> None:
+async def test_the_events_of_a_cancelled_jobs_dead_runner_are_not_lost(harness: StoreHarness) -> None:
     dead, heir = await harness.runner(pid=1), await harness.runner(pid=2)
     claimed = await harness.running(runner=dead)
     await harness.store.control.cancel(claimed.job.id)
@@ -77,7 +77,7 @@ async def test_what_a_cancelled_jobs_dead_runner_left_is_not_lost(harness: Store
     assert await harness.store.events.mirror_ended(heir, job.id, job.attempt, [line(1)]) == 1
 
 
-async def test_of_two_attempts_at_an_update_the_later_ones_numbers_count(harness: StoreHarness) -> None:
+async def test_of_two_attempts_at_an_update_the_later_ones_metrics_stay(harness: StoreHarness) -> None:
     runner = await harness.runner()
     first = await harness.running(runner=runner)
     store, job_id = harness.store, first.job.id
@@ -94,7 +94,7 @@ async def test_of_two_attempts_at_an_update_the_later_ones_numbers_count(harness
     assert len(kept) == 6  # events are what happened: none is overwritten
 
 
-async def test_what_a_text_column_cannot_hold_does_not_stop_the_mirror(harness: StoreHarness) -> None:
+async def test_characters_that_a_text_column_refuses_are_replaced(harness: StoreHarness) -> None:
     claimed = await harness.running()
     data = {"loss": math.nan, "text": "\x00\ud800"}
     odd = Event.model_construct(line=1, time=1.0, kind="message", level="warn", message="a\x00b\ud800", data=data)

@@ -2,7 +2,7 @@ from onyx.jobs.status import JobStatus
 from tests.jobs.store_harness import FAILURE, LEASE, StoreHarness
 
 
-async def test_an_empty_store_has_none_of_everything(harness: StoreHarness) -> None:
+async def test_an_empty_store_counts_zero(harness: StoreHarness) -> None:
     counts = await harness.store.inventory.counts()
     assert counts.jobs == dict.fromkeys(JobStatus, 0)
     assert (counts.waiting_seconds, counts.runners, counts.devices_lent) == (0.0, 0, 0)

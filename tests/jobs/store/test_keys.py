@@ -9,7 +9,7 @@ from onyx.jobs.store.store import Store
 from tests.jobs.store_harness import StoreHarness
 
 
-async def test_a_key_is_told_once_and_stored_hashed(harness: StoreHarness) -> None:
+async def test_a_secret_is_returned_once_and_stored_hashed(harness: StoreHarness) -> None:
     key, secret = await harness.store.keys.create("laptop", "ann")
     assert secret.startswith("onyx_")
     assert len(secret) > 40
@@ -21,7 +21,7 @@ async def test_a_key_is_told_once_and_stored_hashed(harness: StoreHarness) -> No
     assert row.secret_hash == digest(secret) == key.secret_hash
 
 
-async def test_no_two_keys_are_the_same_and_each_opens_only_itself(store: Store) -> None:
+async def test_each_secret_opens_only_its_own_key(store: Store) -> None:
     made = [await store.keys.create("n", "ann", Scope.ADMIN) for _ in range(5)]
     for key, _ in made:
         assert [key.opens(secret) for _, secret in made].count(True) == 1
@@ -34,9 +34,9 @@ async def test_a_revoked_key_opens_nothing_in_any_process(harness: StoreHarness)
     key, secret = await harness.store.keys.create("laptop", "ann")
     assert await harness.store.keys.revoke(key.id)
     assert not await harness.store.keys.revoke(key.id)
-    assert not await harness.store.keys.revoke("key-nobody")
+    assert not await harness.store.keys.revoke("key-unknown")
     assert not await harness.store.keys.revoke("'; --")
-    again = harness.another()
+    again = harness.open_again()
     (listed,) = await again.keys.list()
     assert listed.revoked_at is not None
     assert not listed.opens(secret)
@@ -52,5 +52,5 @@ async def test_names_are_short_and_printable(store: Store, name: str) -> None:
 
 
 def test_secrets_are_compared_in_constant_time() -> None:
-    """What takes the same time cannot be timed here; that it is asked for can be read."""
+    """A test cannot measure this reliably, so it reads the code."""
     assert "hmac.compare_digest" in inspect.getsource(ApiKey.opens)

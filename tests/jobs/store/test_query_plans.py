@@ -1,4 +1,4 @@
-"""With ten thousand finished jobs, the questions asked every second must not read them all."""
+"""With ten thousand finished jobs, the queries that run every second must not read them all."""
 
 import re
 
@@ -46,8 +46,8 @@ async def fill(harness: StoreHarness) -> None:
         }
         for job in jobs
     ]
-    said = {"attempt": 1, "time": 0.0, "kind": "message", "level": "info", "message": "hello", "data": "{}"}
-    events = [{"job_id": job["id"], "seq": 1, "line": 1, **said} for job in jobs]
+    fields = {"attempt": 1, "time": 0.0, "kind": "message", "level": "info", "message": "hello", "data": "{}"}
+    events = [{"job_id": job["id"], "seq": 1, "line": 1, **fields} for job in jobs]
     async with harness.store.database.writing() as tx:
         for table, rows in ((JobRow, jobs), (AttemptRow, attempts), (EventRow, events)):
             await tx.session.execute(insert(table), rows)
@@ -55,7 +55,7 @@ async def fill(harness: StoreHarness) -> None:
 
 
 async def full_reads(session: AsyncSession, query: Select[*tuple[object, ...]]) -> list[str]:
-    """The tables that the query would read from end to end, by the database's own plan."""
+    """The tables that the query reads completely, according to the database's plan."""
     dialect = session.get_bind().dialect
     sql = str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
     explain = "EXPLAIN QUERY PLAN " if dialect.name == "sqlite" else "EXPLAIN "
@@ -66,7 +66,7 @@ async def full_reads(session: AsyncSession, query: Select[*tuple[object, ...]]) 
     return re.findall(r"Seq Scan on (?:job|event|attempt)\b.*", plan)
 
 
-async def test_finished_jobs_cost_nothing(harness: StoreHarness) -> None:
+async def test_frequent_queries_do_not_read_finished_jobs(harness: StoreHarness) -> None:
     await fill(harness)
     await harness.queued()
     runner = await harness.runner()

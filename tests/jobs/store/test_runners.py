@@ -20,12 +20,12 @@ async def test_a_lapsed_job_is_taken_from_a_silent_runner(harness: StoreHarness)
     assert (again.job.id, again.lease.attempt) == (job.id, claimed.lease.attempt + 1)
 
 
-async def test_after_an_outage_everybody_first_gets_time_to_come_back(harness: StoreHarness) -> None:
+async def test_after_an_outage_every_runner_first_has_time_to_come_back(harness: StoreHarness) -> None:
     slow, quick = await harness.runner("alpha"), await harness.runner("beta")
     claimed = await harness.running(runner=slow)
     await harness.pass_time(LEASE * 2, quick)
     await harness.store.attempts.heartbeat(claimed.lease)
-    await harness.pass_time(LEASE * 2)  # nobody reaches the store
+    await harness.pass_time(LEASE * 2)  # no runner reaches the store
     assert not (await harness.store.runners.report_alive(quick)).may_expire
     assert await harness.store.runners.expire_leases(quick) == ()
     await harness.pass_time(LEASE - 2, quick)
@@ -36,7 +36,7 @@ async def test_after_an_outage_everybody_first_gets_time_to_come_back(harness: S
     assert await harness.store.runners.expire_leases(quick) == ()
 
 
-async def test_a_clock_that_jumps_costs_nobody_a_job(harness: StoreHarness) -> None:
+async def test_a_clock_that_jumps_ends_no_lease(harness: StoreHarness) -> None:
     holding, other = await harness.runner("alpha"), await harness.runner("beta")
     claimed = await harness.running(runner=holding)
     await harness.pass_time(LEASE - 2, other)
@@ -70,7 +70,7 @@ async def test_a_dead_runner_of_the_same_host_is_replaced_at_once(harness: Store
     assert await harness.store.runners.replace_dead(heir, found) == ()
 
 
-async def test_of_another_host_nothing_is_known(harness: StoreHarness) -> None:
+async def test_a_runner_of_another_host_cannot_be_replaced(harness: StoreHarness) -> None:
     here, there = await harness.runner("alpha"), await harness.runner("beta")
     (other,) = await harness.store.runners.list("beta")
     with pytest.raises(BadValueError, match="cannot be known"):
@@ -79,7 +79,7 @@ async def test_of_another_host_nothing_is_known(harness: StoreHarness) -> None:
         await harness.store.runners.replace_dead(there, other)
 
 
-async def test_a_lost_job_obeys_its_owner(harness: StoreHarness) -> None:
+async def test_a_lost_job_is_paused_or_cancelled_if_its_owner_wants_that(harness: StoreHarness) -> None:
     dead, heir = await harness.runner(pid=1), await harness.runner(pid=2)
     paused = await harness.running("ann", dead)
     await harness.store.control.pause(paused.job.id)
@@ -93,16 +93,10 @@ async def test_a_lost_job_obeys_its_owner(harness: StoreHarness) -> None:
     }
 
 
-async def test_runners_come_and_go(harness: StoreHarness) -> None:
+async def test_runners_that_retire_or_fall_silent_leave_the_list(harness: StoreHarness) -> None:
     old, leaving = await harness.runner(pid=1), await harness.runner(pid=2)
     await harness.store.runners.retire(leaving)
     assert [runner.id for runner in await harness.store.runners.list()] == [old]
     harness.clock.ahead += FORGOTTEN_SECONDS + 60
     new = await harness.runner(pid=3)
     assert [runner.id for runner in await harness.store.runners.list()] == [new]
-
-
-async def test_the_marker_is_made_once(harness: StoreHarness) -> None:
-    marker = await harness.store.home_marker()
-    assert len(marker) == 32
-    assert await harness.store.home_marker() == marker

@@ -1,5 +1,5 @@
-"""Runners that claim, crash and come back as zombies, owners that change their minds, and a clock that jumps: whatever
-the order, a job has at most one live attempt, a device one holder, an end is final, and no event is lost."""
+"""Runners claim, crash and come back as zombies, owners pause and resume, the clock jumps. In any order a job has at
+most one live attempt, a device one holder, an end is final, and no event is lost."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from onyx.jobs.errors import LostAttempt, NotAllowedError
 from onyx.jobs.models import DeviceNeed, Job, Lease
 from onyx.jobs.status import JobStatus, Outcome
-from tests.jobs.store.reference_model import Held, Model, look
+from tests.jobs.store.reference_model import Held, ReferenceModel, read_snapshot
 from tests.jobs.store_harness import CPU, DEVICES, FAILURE, LEASE, RESULT, StoreHarness, line
 
 T = TypeVar("T")
@@ -23,24 +23,24 @@ PICK = st.integers(0, 10**6)
 ENDS = ("prepared", "succeeded", "failed", "lost", "memory", "saved", "paused", "cancelled")
 
 
-class Machine(Model, RuleBasedStateMachine):
-    """The model knows which leases must be valid; the store must agree."""
+class Machine(ReferenceModel, RuleBasedStateMachine):
+    """Runs each step on the store and on the model, and compares them."""
 
     url: str
 
     def __init__(self) -> None:
-        Model.__init__(self)
+        ReferenceModel.__init__(self)
         RuleBasedStateMachine.__init__(self)
         self.loop = asyncio.Runner()
         self.harness = StoreHarness(self.url)
         self.store = self.harness.store
-        self.run(self.harness.wipe())
+        self.run(self.harness.delete_all_rows())
         self.pids = len(HOSTS)
         self.runners = [self.run(self.harness.runner(host, pid)) for pid, host in enumerate(HOSTS)]
         self.start_in_the_middle()
 
     def start_in_the_middle(self) -> None:
-        """Short stories that begin with nothing rarely get anywhere: one job runs, one waits, one is new."""
+        """Begin with a running, a waiting and a new job: short runs from an empty store rarely get that far."""
         for owner in ("ann", "bob"):
             self.create(owner)
             self.prepare(0, hangs=False)
@@ -66,15 +66,15 @@ class Machine(Model, RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICK, what=st.sampled_from(["cancel", "pause", "resume"]))
-    def ask(self, pick: int, what: str) -> None:
+    def request(self, pick: int, what: str) -> None:
         job_id = self.jobs[pick % len(self.jobs)]
-        asks = {
+        requests = {
             "cancel": self.store.control.cancel,
             "pause": self.store.control.pause,
             "resume": self.store.control.resume,
         }
         try:
-            job = self.run(asks[what](job_id))
+            job = self.run(requests[what](job_id))
         except NotAllowedError:
             return
         if job.status in (JobStatus.CANCELLED, JobStatus.PAUSED):
@@ -91,7 +91,7 @@ class Machine(Model, RuleBasedStateMachine):
         held = self.take(claimed, self.runners[who], HOSTS[who], JobStatus.VALIDATING)
         if not hangs:
             self.note(self.run(self.end_write(held.lease, "prepared")))
-            held.live, held.said = False, "prepared"
+            held.live, held.reported = False, "prepared"
 
     @rule(who=RUNNERS)
     def claim(self, who: int) -> None:
@@ -118,7 +118,7 @@ class Machine(Model, RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(pick=PICK, count=st.integers(1, 3), mirror=st.booleans())
     def train(self, pick: int, count: int, mirror: bool) -> None:
-        """Ranks append; their runner mirrors, unless it just died."""
+        """Ranks append events; their runner mirrors them, unless it has died."""
         held = self.pick(pick)
         if held.live:
             held.file += [line(len(held.file) + place) for place in range(1, count + 1)]
@@ -131,7 +131,7 @@ class Machine(Model, RuleBasedStateMachine):
         held = self.pick(pick)
         if held.live and end == ("succeeded" if held.phase is JobStatus.VALIDATING else "prepared"):
             return
-        repeated = held.said == end and self.latest(held)
+        repeated = held.reported == end and self.latest(held)
         try:
             job = self.run(self.end_write(held.lease, end))
         except LostAttempt:
@@ -140,7 +140,7 @@ class Machine(Model, RuleBasedStateMachine):
             return
         assert held.live or repeated
         if held.live:
-            held.live, held.said = False, end
+            held.live, held.reported = False, end
         self.note(job)
 
     @precondition(lambda self: not all(held.live for held in self.held))
@@ -155,36 +155,36 @@ class Machine(Model, RuleBasedStateMachine):
 
     @rule(who=RUNNERS)
     def crash(self, who: int) -> None:
-        """A runner's process dies, and the next one on its host finds it dead."""
+        """A runner's process dies, and the next runner on its host replaces it."""
         (dead,) = [each for each in self.run(self.store.runners.list()) if each.id == self.runners[who]]
         self.pids += 1
         self.runners[who] = self.run(self.harness.runner(HOSTS[who], self.pids))
         lost = {job.id for job in self.run(self.store.runners.replace_dead(self.runners[who], dead))}
         assert lost == {held.lease.job_id for held in self.held if held.live and held.runner == dead.id}
-        self.lost(lost, who)
+        self.end_lost(lost, who)
 
     @rule(who=RUNNERS)
     def expire(self, who: int) -> None:
         runner = self.run(self.store.runners.report_alive(self.runners[who]))
         lost = {job.id for job in self.run(self.store.runners.expire_leases(self.runners[who]))}
         assert runner.may_expire or not lost
-        self.lost(lost, who)
+        self.end_lost(lost, who)
 
     @rule(seconds=st.sampled_from([1.0, LEASE / 4, LEASE, LEASE * 3]), who=RUNNERS)
     def pass_time(self, seconds: float, who: int) -> None:
-        """One runner goes on reaching the store, the others may not."""
+        """One runner keeps reaching the store, the others may not."""
         self.run(self.harness.pass_time(seconds, self.runners[who]))
 
     # What must be true, always
 
     @invariant()
     def the_store_agrees(self) -> None:
-        attempts, devices, jobs, events = self.run(look(self.store))
+        attempts, devices, jobs, events = self.run(read_snapshot(self.store))
         self.check_leases(attempts, devices)
         self.check_jobs(jobs)
         self.check_events(events)
 
-    def lost(self, job_ids: set[str], who: int) -> None:
+    def end_lost(self, job_ids: set[str], who: int) -> None:
         for held in self.held:
             if held.live and held.lease.job_id in job_ids:
                 held.live = False
@@ -192,13 +192,13 @@ class Machine(Model, RuleBasedStateMachine):
                     self.mirror_former(held, self.runners[who])
 
     def mirror_former(self, held: Held, runner: str) -> None:
-        """What whoever takes over does first: nothing that stands in the file may be lost."""
+        """The runner that takes over first mirrors the rest of the file, so that no event is lost."""
         lease = held.lease
         self.run(self.store.events.mirror_ended(runner, lease.job_id, lease.attempt, held.file))
         self.mirrored[lease.job_id] |= {(lease.attempt, event.line) for event in held.file}
 
     def write(self, held: Held, work: Coroutine[Any, Any, object]) -> bool:
-        """Whether it was written, which it must be exactly when the lease is live."""
+        """Try a write; whether it succeeded. It must succeed exactly when the lease is live."""
         if held.live:
             self.run(work)
             return True
@@ -231,11 +231,11 @@ def explore(url: str, examples: int, steps: int) -> None:
     )
 
 
-def test_whatever_the_order(url: str) -> None:
+def test_every_order_of_steps(url: str) -> None:
     explore(url, examples=10, steps=15)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_whatever_the_order_many_times(url: str) -> None:
+def test_every_order_of_steps_at_length(url: str) -> None:
     explore(url, examples=150, steps=60)

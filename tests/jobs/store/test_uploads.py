@@ -24,7 +24,7 @@ async def test_a_file_belongs_to_its_owner(store: Store) -> None:
     assert await store.uploads.get(file.id) is None
 
 
-async def test_files_that_come_at_once_share_what_is_left(store: Store) -> None:
+async def test_concurrent_uploads_share_the_rest_of_the_quota(store: Store) -> None:
     async def one() -> StoredFile:
         return await store.uploads.put(make_file_id(), "ann", purpose="p", filename="f", size=40, most_bytes=100)
 
@@ -50,7 +50,7 @@ async def test_names_are_short_and_printable(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("file_id", ["../x", "file-", "", "a\x00", "file-" + "A" * 24])
-async def test_an_id_that_nobody_made_is_never_looked_up(store: Store, file_id: str) -> None:
+async def test_text_that_is_no_id_is_never_looked_up(store: Store, file_id: str) -> None:
     assert await store.uploads.get(file_id) is None
     assert not await store.uploads.delete(file_id)
     with pytest.raises(BadValueError):
@@ -61,7 +61,7 @@ async def test_pages_and_sums(store: Store) -> None:
     files = [await put(store, size=size) for size in (1, 2, 3)]
     await put(store, "bob", size=100)
     assert await store.uploads.stored_bytes("ann") == 6
-    assert await store.uploads.stored_bytes("nobody") == 0
+    assert await store.uploads.stored_bytes("eve") == 0
     page, more = await store.uploads.list("ann", limit=2, oldest_first=True)
     rest, done = await store.uploads.list("ann", limit=2, oldest_first=True, after=page[-1].id)
     assert {file.id for file in page + rest} == {file.id for file in files}
@@ -71,7 +71,7 @@ async def test_pages_and_sums(store: Store) -> None:
         await store.uploads.list("bob", after=files[0].id)
 
 
-async def test_a_file_whose_time_is_over_is_gone(harness: StoreHarness) -> None:
+async def test_an_expired_file_is_not_found(harness: StoreHarness) -> None:
     store = harness.store
     file = await store.uploads.put(make_file_id(), "ann", purpose="p", filename="f", size=1, expires_after=60)
     assert await store.uploads.get(file.id) == file
@@ -84,5 +84,5 @@ async def test_a_file_whose_time_is_over_is_gone(harness: StoreHarness) -> None:
 @pytest.mark.parametrize(
     ("name", "suffix"), [("a.CSV", ".csv"), ("a.parquet", ".parquet"), ("a.exe", ".jsonl"), ("", ".jsonl")]
 )
-def test_a_suffix_is_one_of_few(name: str, suffix: str) -> None:
+def test_a_suffix_is_one_of_the_known_ones(name: str, suffix: str) -> None:
     assert suffix_of(name) == suffix

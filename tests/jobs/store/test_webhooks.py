@@ -18,7 +18,7 @@ async def claim(harness: StoreHarness, *, operator: bool = False) -> Delivery:
     return delivery
 
 
-async def test_the_end_of_a_job_is_news_for_two(harness: StoreHarness) -> None:
+async def test_the_end_of_a_job_is_sent_to_the_operator_and_to_the_jobs_own_receiver(harness: StoreHarness) -> None:
     job_id = await ended(harness)
     found = [await claim(harness, operator=True) for _ in range(2)]
     assert {delivery.url for delivery in found} == {None, "https://example.com/hook"}
@@ -29,7 +29,7 @@ async def test_the_end_of_a_job_is_news_for_two(harness: StoreHarness) -> None:
     assert await harness.store.webhooks.claim(operator=True) is None
 
 
-async def test_without_an_operator_who_listens_his_are_dropped(harness: StoreHarness) -> None:
+async def test_without_a_receiver_of_the_operator_its_webhooks_are_dropped(harness: StoreHarness) -> None:
     await ended(harness)
     delivery = await claim(harness)
     assert delivery.url is not None
@@ -39,18 +39,18 @@ async def test_without_an_operator_who_listens_his_are_dropped(harness: StoreHar
     assert not await harness.store.webhooks.any_due()
 
 
-async def test_a_job_that_goes_on_is_no_news(harness: StoreHarness) -> None:
+async def test_a_paused_job_sends_no_webhook(harness: StoreHarness) -> None:
     job = await harness.store.jobs.create(HOOKED, "ann", JobKind.FINE_TUNING)
     await harness.store.control.pause(job.id)
     assert not await harness.store.webhooks.any_due()
 
 
-async def test_news_outlives_its_job(harness: StoreHarness) -> None:
+async def test_a_webhook_outlives_its_job(harness: StoreHarness) -> None:
     await harness.store.jobs.delete(await ended(harness))
     assert (await claim(harness)).status is JobStatus.CANCELLED
 
 
-async def test_it_is_tried_again_later_and_later_and_then_given_up(harness: StoreHarness) -> None:
+async def test_tries_are_further_and_further_apart_and_then_end(harness: StoreHarness) -> None:
     await ended(harness)
     first = await claim(harness)
     for wait in BACKOFF:
@@ -65,7 +65,7 @@ async def test_it_is_tried_again_later_and_later_and_then_given_up(harness: Stor
     assert not await harness.store.webhooks.any_due()
 
 
-async def test_a_courier_that_died_is_replaced(harness: StoreHarness) -> None:
+async def test_another_runner_delivers_what_a_dead_one_has_claimed(harness: StoreHarness) -> None:
     await ended(harness)
     first = await claim(harness)
     assert not await harness.store.webhooks.any_due()

@@ -293,9 +293,9 @@ def test_training_under_the_limit_runs_out_and_goes_on() -> None:
 
 WITHOUT_TORCH = """
 import sys
-from onyx.memory.devices import cpu, device, gpus, info
+from onyx.memory.devices import cpu, device, gpus
 cpu.cpu_devices()
-info.gpu_info(gpus.list_gpus())
+gpus.gpu_info(gpus.list_gpus())
 assert cpu.is_out_of_memory(MemoryError()) and not cpu.is_out_of_memory(RuntimeError("no"))
 cpu.limit_memory(64 * 2**20)
 try:

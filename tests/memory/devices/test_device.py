@@ -29,7 +29,7 @@ def test_label_is_torchs_name_of_the_device() -> None:
     assert Device(kind="cpu", index=0, name="EPYC", memory_total=1, memory_free=1, cores=2).label == "cpu:0"
 
 
-def test_readings_that_nobody_took_are_none() -> None:
+def test_readings_that_were_not_taken_are_none() -> None:
     device = Device(kind="cuda", index=0, name="T4", memory_total=16 * GB, memory_free=0)
     assert (device.uuid, device.cores, device.speed) == (None, None, None)
     assert (device.utilization, device.temperature, device.power_draw) == (None, None, None)

@@ -21,7 +21,7 @@ def test_what_is_freed_goes_back_at_once() -> None:
     assert growth(work) < 1.25 * (SIZE + 40 * 99_991 * 3)
 
 
-def test_a_child_that_fails_is_told() -> None:
+def test_a_child_that_fails_raises_its_error_in_the_parent() -> None:
     def work() -> None:
         raise ValueError("no such thing")
 

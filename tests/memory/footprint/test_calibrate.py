@@ -43,7 +43,7 @@ def test_it_predicts_what_a_process_takes(cases: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_with_holes_in_its_heap_asks_a_fresh_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_holes_in_its_heap_measures_in_a_fresh_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onyx.memory.footprint.calibrate.free_in_heap", lambda: 2**30)
     monkeypatch.setattr("onyx.memory.footprint.calibrate.measure_here", None)
     assert measure_cpu().measured

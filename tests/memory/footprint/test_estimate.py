@@ -9,7 +9,7 @@ from transformers import GPT2Config, MistralConfig, Qwen3MoeConfig
 
 from benchmarks.memory_cases import FAMILIES, Case, bert, gpt2, held_out, live_error, llama, qwen2, qwen3
 from onyx.memory.errors import ModelConfigError, PlanError
-from onyx.memory.footprint.estimate import count, cut, estimate
+from onyx.memory.footprint.estimate import count, estimate, with_depth
 from onyx.memory.footprint.model_builder import build, is_causal
 from onyx.memory.footprint.probe import fake_copy, fake_tensors, token_trace
 from onyx.memory.recipe import Lora, Recipe
@@ -105,9 +105,9 @@ def test_a_mixture_of_experts_is_refused_by_name() -> None:
         estimate(config, Recipe(model=config, max_length=32), "cpu")
 
 
-def test_a_cut_config_is_another_object() -> None:
+def test_a_config_of_another_depth_is_another_object() -> None:
     config = qwen3(depth=6)
-    shallow = cut(config, 2)
+    shallow = with_depth(config, 2)
     assert (shallow.num_hidden_layers, len(shallow.layer_types)) == (2, 2)
     assert (config.num_hidden_layers, len(config.layer_types)) == (6, 6)
 

@@ -24,7 +24,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_second_time_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = footprint_of(llama(depth=2), RECIPE, "cpu")
     monkeypatch.setattr(estimate, "estimate", None)
-    assert footprint_of(llama(depth=2), RECIPE.but(max_length=100), "cpu") == first
+    assert footprint_of(llama(depth=2), RECIPE.changed(max_length=100), "cpu") == first
 
 
 def test_a_corrupted_entry_is_computed_again() -> None:
@@ -47,9 +47,9 @@ def test_a_corrupted_entry_is_computed_again() -> None:
         {"task": "classification"},
     ],
 )
-def test_whatever_matters_is_in_the_key(options: dict[str, Any]) -> None:
-    keys = [footprint_key(gpt2(), recipe, "cpu") for recipe in (RECIPE, RECIPE.but(method="lora"))]
-    changed = footprint_key(gpt2(), RECIPE.but(**options), "cpu")
+def test_all_that_changes_a_footprint_is_in_the_key(options: dict[str, Any]) -> None:
+    keys = [footprint_key(gpt2(), recipe, "cpu") for recipe in (RECIPE, RECIPE.changed(method="lora"))]
+    changed = footprint_key(gpt2(), RECIPE.changed(**options), "cpu")
     assert changed != keys[0]
     assert options == {"method": "lora"} or changed != keys[1]
     assert footprint_key(gpt2(vocabulary=2001), RECIPE, "cpu") != keys[0]

@@ -45,7 +45,7 @@ def test_the_footprint_is_that_of_real_pairs(method: str) -> None:
     found = footprint_of(CONFIG, recipe, "cpu")
     seen = token_trace(build(CONFIG, recipe, "cpu"), 5, 40, causal=True, objective="dpo")
     assert found.peak(5, 40) == pytest.approx(seen.peak, rel=0.005)
-    single = footprint_of(CONFIG, recipe.but(objective="sft"), "cpu")
+    single = footprint_of(CONFIG, recipe.changed(objective="sft"), "cpu")
     assert found.peak(5, 40) == pytest.approx(single.peak(10, 40), rel=0.02)
 
 

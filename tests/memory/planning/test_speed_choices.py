@@ -63,7 +63,7 @@ def test_what_the_user_says_holds_unless_it_cannot_be(monkeypatch: pytest.Monkey
     assert any("no C++ compiler" in each for each in planned.warnings)
 
 
-def test_the_compiler_needs_room_beside_the_job() -> None:
+def test_the_compiler_needs_memory_beside_the_job() -> None:
     assert not timed(width=512, memory=GB).compile
 
 

@@ -40,14 +40,14 @@ def test_the_key_is_all_that_a_timing_depends_on() -> None:
     config, recipe = llama(depth=2), Recipe(model=None)
     others = [
         timing_key(llama(depth=3), recipe, CARD),
-        timing_key(config, recipe.but(method="lora"), CARD),
-        timing_key(config, recipe.but(precision="bf16"), CARD),
-        timing_key(config, recipe.but(gradient_checkpointing=True), CARD),
+        timing_key(config, recipe.changed(method="lora"), CARD),
+        timing_key(config, recipe.changed(precision="bf16"), CARD),
+        timing_key(config, recipe.changed(gradient_checkpointing=True), CARD),
         timing_key(config, recipe, replace(CARD, name="T4")),
         timing_key(config, recipe, replace(CARD, cores=2)),
     ]
     assert len({timing_key(config, recipe, CARD), *others}) == 7
-    adapted = recipe.but(method="lora", lora=Lora(target_modules=("q_proj",)))
+    adapted = recipe.changed(method="lora", lora=Lora(target_modules=("q_proj",)))
     assert timing_key(config, adapted, CARD) == others[1]
 
 

@@ -1,3 +1,5 @@
+"""Lifelines: a child ends when its launcher is gone."""
+
 import os
 import subprocess
 import sys
@@ -21,7 +23,7 @@ beats, clock = int(sys.argv[1]), int(sys.argv[3])
 real = select.poll
 
 class Poll:
-    '''Waits for a beat, or until the test says that the time is over.'''
+    '''Waits for a beat, or for the test to say that the time is over.'''
     def __init__(self):
         self._real = real()
         self._real.register(clock, select.POLLIN)
@@ -51,21 +53,21 @@ def child(code: str, silence: float, *readers: int) -> subprocess.Popen[str]:
     return process
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip()
 
 
-def test_the_end_of_the_file_ends_the_child_at_once() -> None:
+def test_end_of_file_ends_the_child() -> None:
     reader, writer = os.pipe()
     process = child(CHILD, 3600, reader)
-    assert heard(process) == "up"
+    assert read_line(process) == "up"
     os.write(writer, b"..")
     assert process.poll() is None
     os.close(writer)
-    _, said = process.communicate(timeout=PATIENCE)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert said == "the runner is gone: leaving\n"
+    assert stderr == "the runner is gone: leaving\n"
 
 
 def test_silence_ends_the_child() -> None:
@@ -76,7 +78,7 @@ def test_silence_ends_the_child() -> None:
     os.close(writer)
 
 
-def test_what_a_launcher_hands_down_is_watched() -> None:
+def test_the_lifeline_that_the_environment_names_is_watched() -> None:
     reader, writer = os.pipe()
     code = (
         "import time; from onyx.training.contract.child_process import watch_inherited_lifeline; "
@@ -91,18 +93,18 @@ def test_what_a_launcher_hands_down_is_watched() -> None:
     )
     os.close(reader)
     os.close(writer)
-    _, said = process.communicate(timeout=600)
-    assert (process.returncode, said) == (1, "the runner is gone: leaving\n")
+    _, stderr = process.communicate(timeout=600)
+    assert (process.returncode, stderr) == (1, "the runner is gone: leaving\n")
 
 
-def test_every_beat_begins_the_wait_anew() -> None:
+def test_each_beat_restarts_the_wait() -> None:
     reader, writer = os.pipe()
     over, clock = os.pipe()
     process = child(TIMED, 7, reader, over)
     for _ in range(8):
-        assert heard(process) == "7000.0"
+        assert read_line(process) == "7000.0"
         os.write(writer, b".")
-    assert heard(process) == "7000.0"  # alive, and it waits again
+    assert read_line(process) == "7000.0"  # alive, and it waits again
     assert process.poll() is None
     os.write(clock, b".")
     process.communicate(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""A user's mistake, as error.json says it."""
+"""A user's mistakes become error.json."""
 
 from onyx.training.contract.errors import DataError, ModelError, UserError
 

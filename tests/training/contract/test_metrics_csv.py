@@ -22,7 +22,7 @@ def add(path: Path, new: Row) -> None:
     metrics.close()
 
 
-def test_a_resumed_attempt_drops_the_rows_that_it_does_again(tmp_path: Path) -> None:
+def test_a_resumed_attempt_drops_the_rows_that_it_writes_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     first = Metrics(path, after=0)
     for update in range(1, 9):
@@ -37,7 +37,7 @@ def test_a_resumed_attempt_drops_the_rows_that_it_does_again(tmp_path: Path) -> 
     assert float(rows[2]["loss"]) == 1 / 3
 
 
-def test_a_torn_row_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_row_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     add(path, row(1))
     with path.open("a") as file:

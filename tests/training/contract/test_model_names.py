@@ -1,4 +1,4 @@
-"""The names of base models, known without torch."""
+"""The names of base models."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ def test_hub_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a/b/c", "../a", "a/..", "/a", "a b", "a/", "-a/b", "a" * 97, "a\n/b", "~/a", "a..b"]
 )
-def test_what_is_no_hub_name(name: str) -> None:
+def test_other_names(name: str) -> None:
     assert not is_hub_name(name)
 
 
-def test_a_wheel_that_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_wheel_there_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_names, "SMOLLM2_WHEEL", "no_such_wheel")
     assert smollm2_gguf() is None
 

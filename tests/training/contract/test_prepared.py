@@ -1,4 +1,4 @@
-"""What crosses the border between jobs/ and training/."""
+"""The values that jobs/ and training/ exchange."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_reading_prepared_data_needs_neither_torch_nor_datasets_nor_pyarrow() ->
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_a_request_goes_through_a_file() -> None:
+def test_a_request_is_read_as_it_was_written() -> None:
     device = Device(kind="cpu", index=0, name="CPU", memory_total=10, memory_free=9, cores=1)
     request = PrepareRequest(
         spec=JobSpec(model="onyx/tiny", data=DataSpec(texts=["a"])),

@@ -1,4 +1,4 @@
-"""Random chats, a tokenizer that merges, and the naive way to know what is trained on."""
+"""Random chats, a tokenizer that merges letters, and a naive mask of what is trained on."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
-SAID = TEXTS | st.sampled_from(["the answer", " is", "User: x\n", "\n\n", "assistant", "<|im_end|>", "ok ok"])
+CONTENTS = TEXTS | st.sampled_from(["the answer", " is", "User: x\n", "\n\n", "assistant", "<|im_end|>", "ok ok"])
 
 
 def message(role: str) -> st.SearchStrategy[dict[str, Any]]:
     weight = st.sampled_from([{}, {"weight": 0}, {"weight": 1}]) if role == "assistant" else st.just({})
-    return st.builds(lambda said, more: {"role": role, "content": said, **more}, SAID, weight)
+    return st.builds(lambda content, more: {"role": role, "content": content, **more}, CONTENTS, weight)
 
 
 CHATS = st.lists(st.sampled_from(["system", "user", "assistant", "tool"]), min_size=1, max_size=6).flatmap(
@@ -21,7 +21,7 @@ CHATS = st.lists(st.sampled_from(["system", "user", "assistant", "tool"]), min_s
 
 
 def merging_tokenizer(template: str) -> Any:
-    """A byte-level BPE that joins letters across the seams of a template."""
+    """A byte-level BPE whose tokens join letters of a message with letters of the template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -38,5 +38,5 @@ def merging_tokenizer(template: str) -> Any:
 
 
 def naive_mask(offsets: list[tuple[int, int]], trained: list[bool]) -> list[bool]:
-    """Character by character: a token is trained on when one of its characters is."""
+    """A token is trained on if one of its characters is."""
     return [any(trained[at] for at in range(first, last)) for first, last in offsets]

@@ -1,4 +1,4 @@
-"""Messages of a chat: every code, and the form in which templates get them."""
+"""Messages of a chat: every finding code, and the form for templates."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def codes(*messages: Any) -> list[str]:
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}, "data_type"),
     ],
 )
-def test_each_wrong_message_has_its_code(message: Any, expected: str) -> None:
+def test_each_bad_message_has_its_code(message: Any, expected: str) -> None:
     assert codes(USER, ASSISTANT, message) == [expected]
 
 
@@ -51,7 +51,7 @@ def test_a_chat_needs_an_assistant() -> None:
     assert codes(USER, {"role": "bot", "content": "x"}) == ["unrecognized_role", "example_missing_assistant_message"]
 
 
-def test_every_message_is_looked_at_and_named() -> None:
+def test_findings_name_the_message() -> None:
     _, _, found = check_messages([{"role": "x", "content": "a"}, ASSISTANT, {"role": "user"}])
     assert [each.message.split(":")[0] for each in found] == ["message 1", "message 3"]
 
@@ -64,7 +64,7 @@ def test_weights_say_what_is_trained_on() -> None:
     assert all("weight" not in each for each in checked)
 
 
-def test_calls_arrive_as_templates_expect_them() -> None:
+def test_tool_calls_get_the_form_that_templates_expect() -> None:
     chat = [
         USER,
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -79,7 +79,7 @@ def test_calls_arrive_as_templates_expect_them() -> None:
     assert checked[3]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {}}}]
     assert checked[4] == {"role": "tool", "name": "f", "content": "2"}
     assert checked[5] == ASSISTANT
-    assert CALL["function"]["arguments"] == '{"x": 1}'  # type: ignore[index] # the caller's stays
+    assert CALL["function"]["arguments"] == '{"x": 1}'  # type: ignore[index] # the caller's own is not changed
 
 
 def test_text_parts_become_one_text() -> None:

@@ -1,4 +1,4 @@
-"""From a data spec to a directory, and to nothing when the data is bad."""
+"""A data spec becomes a directory, or nothing if the data is bad."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def key(tokenizer: Any, *, seed: int = 0, **data: Any) -> str:
     return content_key(spec, training_source(spec, None, None), evaluation_source(spec, None), tokenizer, seed)
 
 
-def test_formats_may_mix(tokenizer: Any, tmp_path: Path) -> None:
+def test_formats_can_be_mixed(tokenizer: Any, tmp_path: Path) -> None:
     rows = [{"text": "abc"}, {"prompt": "ab", "completion": "c"}, CHAT]
     data = prepared(tokenizer, tmp_path, rows=rows)
     assert data.weights.tolist() == [3, 2, 3]
@@ -45,14 +45,14 @@ def test_formats_may_mix(tokenizer: Any, tmp_path: Path) -> None:
     assert data.meta.highest_token == tokenizer.eos_token_id
 
 
-def test_prepared_once(tokenizer: Any, tmp_path: Path) -> None:
+def test_the_same_data_is_prepared_once(tokenizer: Any, tmp_path: Path) -> None:
     first = prepared(tokenizer, tmp_path, texts=["a b c"]).directory
     before = (first / "meta.json").stat().st_mtime_ns
     assert prepared(tokenizer, tmp_path, texts=["a b c"]).directory == first
     assert (first / "meta.json").stat().st_mtime_ns == before
 
 
-def test_a_file_and_its_rows_are_the_same_samples(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_file_and_its_rows_become_the_same_samples(tokenizer: Any, tmp_path: Path) -> None:
     rows = [{"text": f"sample {n} é"} for n in range(300)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     from_file = prepared(tokenizer, tmp_path / "d", path=str(tmp_path / "a.jsonl"))
@@ -62,7 +62,7 @@ def test_a_file_and_its_rows_are_the_same_samples(tokenizer: Any, tmp_path: Path
         assert (from_file.directory / f"{name}.npy").read_bytes() == (from_rows.directory / f"{name}.npy").read_bytes()
 
 
-def test_every_bad_line_is_found_and_nothing_is_left_behind(tokenizer: Any, tmp_path: Path) -> None:
+def test_every_bad_line_is_found_and_no_directory_is_left_behind(tokenizer: Any, tmp_path: Path) -> None:
     lines = [
         b'{"text": "fine"}',
         b"",
@@ -109,16 +109,16 @@ def test_truncated_samples_are_counted(tokenizer: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [{"texts": []}, {"rows": []}])
-def test_no_samples_at_all(tokenizer: Any, tmp_path: Path, data: Any) -> None:
+def test_data_without_samples_is_refused(tokenizer: Any, tmp_path: Path, data: Any) -> None:
     assert refused(tokenizer, tmp_path, **data).code == "empty_file"
 
 
-def test_only_blank_lines(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_file_of_blank_lines_is_refused(tokenizer: Any, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n\n  \n")
     assert refused(tokenizer, tmp_path / "d", path=str(tmp_path / "a.jsonl")).code == "empty_file"
 
 
-def test_an_evaluation_of_its_own(tokenizer: Any, tmp_path: Path) -> None:
+def test_evaluation_data_is_kept_apart(tokenizer: Any, tmp_path: Path) -> None:
     data = prepared(tokenizer, tmp_path, texts=["a", "b"], evaluation_rows=[{"text": "cc"}], evaluation_fraction=0.5)
     assert len(data) == 2
     assert data.evaluation is not None
@@ -128,7 +128,7 @@ def test_an_evaluation_of_its_own(tokenizer: Any, tmp_path: Path) -> None:
     assert (error.code, error.findings[0]["part"]) == ("invalid_validation_file", "evaluation")
 
 
-def test_a_held_out_part(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_fraction_is_held_out_for_evaluation(tokenizer: Any, tmp_path: Path) -> None:
     texts = ["x" * (n + 1) for n in range(40)]
     data = prepared(tokenizer, tmp_path, texts=texts, evaluation_fraction=0.25, seed=1)
     assert data.evaluation is not None
@@ -138,7 +138,9 @@ def test_a_held_out_part(tokenizer: Any, tmp_path: Path) -> None:
     assert data.lengths.tolist() == sorted(data.lengths.tolist())  # their order is kept
 
 
-def test_a_file_that_changes_under_our_hands(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\n")
 
@@ -164,7 +166,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(one=OPTIONS, other=OPTIONS)
-def test_the_key_changes_when_content_or_options_do_and_only_then(tokenizer: Any, one: Any, other: Any) -> None:
+def test_the_key_changes_if_and_only_if_content_or_options_change(tokenizer: Any, one: Any, other: Any) -> None:
     def matters(options: dict[str, Any]) -> dict[str, Any]:
         fraction = options["evaluation_fraction"] if options["evaluation_rows"] is None else 0
         return {**options, "evaluation_fraction": fraction, "seed": options["seed"] if fraction else 0}
@@ -172,7 +174,7 @@ def test_the_key_changes_when_content_or_options_do_and_only_then(tokenizer: Any
     assert (key(tokenizer, **one) == key(tokenizer, **other)) == (matters(one) == matters(other))
 
 
-def test_the_key_follows_the_tokenizer_and_not_its_use(tokenizer: Any, tiny: Path) -> None:
+def test_the_key_depends_on_the_tokenizer_but_not_on_its_use(tokenizer: Any, tiny: Path) -> None:
     before = key(tokenizer, texts=["a"])
     tokenizer(["a", "bbb"], padding=True, truncation=True, max_length=2)
     assert key(tokenizer, texts=["a"]) == before == key(load_tokenizer(tiny), texts=["a"])
@@ -184,13 +186,13 @@ def test_the_key_follows_the_tokenizer_and_not_its_use(tokenizer: Any, tiny: Pat
 
 
 def test_a_large_file_needs_little_memory(tokenizer: Any, tmp_path: Path) -> None:
-    """64 MB of lines: the process may grow by a fraction of that."""
+    """The file has 64 MB. The process may grow by 24 MB."""
     path = tmp_path / "large.jsonl"
     with path.open("w") as file:
         for number in range(6400):
             file.write(json.dumps({"text": f"sample {number}", "ignored": "x" * 10_000}) + "\n")
     prepared(tokenizer, tmp_path / "d", texts=["warm up"] * 600)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from what is there now
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak, to the current size
     before = memory("VmHWM")
     data = prepared(tokenizer, tmp_path / "d", path=str(path))
     assert len(data) == 6400
@@ -215,7 +217,7 @@ def test_more_rows_than_the_operator_allows_are_refused_while_they_are_read(toke
 
 
 @given(samples=st.integers(1, 500), fraction=st.floats(0, 0.999), seed=st.integers(0, 2**31 - 1))
-def test_the_right_number_is_held_out(samples: int, fraction: float, seed: int) -> None:
+def test_the_number_of_samples_held_out(samples: int, fraction: float, seed: int) -> None:
     chosen = held_out(samples, fraction, seed)
     assert len(chosen) == samples
     assert (chosen == held_out(samples, fraction, seed)).all()
@@ -226,7 +228,7 @@ def test_the_right_number_is_held_out(samples: int, fraction: float, seed: int) 
         assert abs(int(chosen.sum()) - samples * fraction) <= 1
 
 
-def test_seeds_differ_and_the_choice_is_spread() -> None:
+def test_samples_held_out_depend_on_the_seed_and_are_spread() -> None:
     first, second = held_out(10_000, 0.1, 0), held_out(10_000, 0.1, 1)
     assert (first & second).sum() < 200
     halves = first.reshape(10, 1000).sum(1)
@@ -234,11 +236,11 @@ def test_seeds_differ_and_the_choice_is_spread() -> None:
     assert halves.max() < 140
 
 
-def test_these_samples_and_no_others() -> None:
-    # A change of the function would move samples between training and evaluation of jobs that exist.
+def test_the_samples_held_out_never_change() -> None:
+    # A change would move samples between training and evaluation of existing jobs.
     assert np.flatnonzero(held_out(20, 0.2, 7)).tolist() == [0, 5, 12, 15]
 
 
-def test_appending_moves_few() -> None:
+def test_appending_moves_few_samples() -> None:
     before, after = held_out(1000, 0.1, 3), held_out(1010, 0.1, 3)
     assert (before != after[:1000]).sum() <= 4

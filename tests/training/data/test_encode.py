@@ -1,4 +1,4 @@
-"""Tokens and what is trained on of them, against the naive way."""
+"""Tokens and their masks, compared with a naive implementation."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from onyx.training.data.encode import Encoded, Encoder, span_mask
 from onyx.training.data.findings import Finding
 from onyx.training.data.render import Rendered, Renderer
 from onyx.training.data.row_check import Chat, PromptCompletion, Text
-from tests.training.data.chats import CHATS, SAID, TEXTS, merging_tokenizer, naive_mask
+from tests.training.data.chats import CHATS, CONTENTS, TEXTS, merging_tokenizer, naive_mask
 
 SAME_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 PLAIN = (
@@ -43,7 +43,7 @@ def good(found: Encoded | list[Finding]) -> Encoded:
 @SAME_FIXTURE
 @given(chat=CHATS)
 def test_a_chat_is_the_concatenation_of_its_pieces(tokenizer: Any, chat: Any) -> None:
-    """In onyx/tiny a token is a byte or a special token, so that the pieces can be put together by hand."""
+    """A token of onyx/tiny is a byte or a special token, so the test can put the pieces together by hand."""
     tokens: list[int] = []
     mask: list[bool] = []
     for each in chat:
@@ -69,7 +69,7 @@ def test_a_chat_is_the_concatenation_of_its_pieces(tokenizer: Any, chat: Any) ->
 
 @SAME_FIXTURE
 @given(chat=CHATS)
-def test_tokens_that_join_across_a_turns_edge(merging: Any, chat: Any) -> None:
+def test_tokens_across_the_edge_of_a_turn(merging: Any, chat: Any) -> None:
     text, trained = "", []
     for each in chat:
         flag = each["role"] == "assistant" and each.get("weight") != 0
@@ -90,7 +90,7 @@ def test_tokens_that_join_across_a_turns_edge(merging: Any, chat: Any) -> None:
 
 
 @SAME_FIXTURE
-@given(prompt=SAID | st.just(""), completion=TEXTS)
+@given(prompt=CONTENTS | st.just(""), completion=TEXTS)
 def test_a_completion_is_trained_on_to_its_end(merging: Any, prompt: str, completion: str) -> None:
     found = one(merging, PromptCompletion(prompt, completion))
     expected = merging(prompt + completion, return_offsets_mapping=True)
@@ -108,7 +108,7 @@ def test_a_text_is_trained_on_as_a_whole_and_ends_once(tokenizer: Any) -> None:
     assert good(one(tokenizer, Text("ab<|im_end|>"))).tokens.tolist() == plain.tokens.tolist()
 
 
-def test_a_tokenizer_without_an_end_adds_none(tokenizer: Any) -> None:
+def test_a_tokenizer_without_an_end_token_adds_none(tokenizer: Any) -> None:
     tokenizer.eos_token = None
     assert len(good(one(tokenizer, Text("ab"))).tokens) == 2
 
@@ -125,7 +125,9 @@ def test_tokens_that_the_tokenizer_adds_are_not_trained_on(tokenizer: Any) -> No
     assert found.mask.tolist() == [False, True, True, True]
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     chat = good(one(tokenizer, Chat(messages, [False, True], None)))
-    assert chat.tokens.tolist().count(tokenizer.bos_token_id) == 2  # the template's, and no third
+    assert (
+        chat.tokens.tolist().count(tokenizer.bos_token_id) == 2
+    )  # both from the template: the tokenizer adds no third
 
 
 def test_too_long_is_cut_or_refused(tokenizer: Any) -> None:
@@ -168,7 +170,9 @@ def test_order_is_kept_over_batches(tokenizer: Any, monkeypatch: pytest.MonkeyPa
     offsets=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)).map(lambda t: (t[0], t[0] + t[1])), max_size=10),
     spans=st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25)).map(lambda t: (min(t), max(t))), max_size=3),
 )
-def test_the_mask_is_the_naive_one(offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> None:
+def test_the_mask_is_that_of_the_naive_implementation(
+    offsets: list[tuple[int, int]], spans: list[tuple[int, int]]
+) -> None:
     trained = [any(first <= at < last for first, last in spans) for at in range(30)]
     array = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     assert span_mask(array, spans).tolist() == naive_mask(offsets, trained)

@@ -1,4 +1,4 @@
-"""What is wrong, counted in full and listed up to a cap."""
+"""All findings are counted, and a limited number is listed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def bad(lines: int, bad: int) -> Findings:
     return found
 
 
-def test_all_are_counted_and_some_are_kept() -> None:
+def test_all_findings_are_counted_and_some_are_kept() -> None:
     found = bad(10, 4)
     assert (found.bad, len(found.kept)) == (4, 3)
     assert found.totals == {"data_type": 4, "missing_content": 4}
@@ -24,9 +24,9 @@ def test_all_are_counted_and_some_are_kept() -> None:
 
 
 def test_a_share_of_bad_lines_may_be_tolerated() -> None:
-    bad(10, 1).judge(0.1)
+    bad(10, 1).raise_if_unusable(0.1)
     with pytest.raises(DataError) as error:
-        bad(10, 2).judge(0.1)
+        bad(10, 2).raise_if_unusable(0.1)
     assert error.value.code == "invalid_training_file"
     assert error.value.findings
 
@@ -34,13 +34,13 @@ def test_a_share_of_bad_lines_may_be_tolerated() -> None:
 def test_nothing_to_train_on_is_not_tolerated() -> None:
     for lines, tolerated, code in ((0, 0.5, "empty_file"), (0, 0.0, "empty_file")):
         with pytest.raises(DataError) as error:
-            bad(lines, 0).judge(tolerated)
+            bad(lines, 0).raise_if_unusable(tolerated)
         assert error.value.code == code
 
 
-def test_the_evaluation_has_names_of_its_own() -> None:
+def test_findings_of_evaluation_data_have_their_own_code_and_param() -> None:
     found = Findings("evaluation", lines=1)
     found.add(1, [Finding("data_type", "wrong")])
     with pytest.raises(DataError) as error:
-        found.judge(0)
+        found.raise_if_unusable(0)
     assert (error.value.code, error.value.param) == ("invalid_validation_file", "data.evaluation")

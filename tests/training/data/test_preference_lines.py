@@ -1,4 +1,4 @@
-"""Preference lines, and every code that says what is wrong with one."""
+"""Preference lines, and every finding code."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ def found(row: Any, objective: Any = "dpo") -> list[tuple[str, str]]:
 EXPECTED = Preference(Chat([USER, GOOD], [False, True], None), Chat([USER, BAD], [False, True], None))
 
 
-def test_openais_form_by_both_its_names() -> None:
+def test_both_names_of_openais_form() -> None:
     assert check_line(openai(), "dpo") == EXPECTED
     older = {"input": {"messages": [USER]}, "preferred_completion": [GOOD], "non_preferred_completion": [BAD]}
     assert check_line(older, "dpo") == EXPECTED
 
 
-def test_tools_reach_both_answers_and_an_earlier_turn_is_not_learned() -> None:
+def test_both_answers_get_the_tools_and_earlier_turns_are_not_trained_on() -> None:
     given_input = {"messages": [USER, GOOD, USER], "tools": TOOLS, "parallel_tool_calls": False}
     row = openai(input=given_input, preferred_output=[CALL, RESULT, GOOD])
     pair = check_line(row, "dpo")
@@ -51,27 +51,27 @@ def test_tools_reach_both_answers_and_an_earlier_turn_is_not_learned() -> None:
     assert pair.preferred.messages[3]["tool_calls"][0]["function"]["arguments"] == {}
 
 
-def test_the_plain_form_as_texts_as_messages_and_as_whole_chats() -> None:
+def test_the_plain_form_with_texts_with_messages_and_with_whole_chats() -> None:
     row = {"prompt": "a", "chosen": "b", "rejected": "c", "score": 3}
     assert check_line(row, "dpo") == Preference(PromptCompletion("a", "b"), PromptCompletion("a", "c"))
     assert check_line({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, "dpo") == EXPECTED
     assert check_line({"chosen": [USER, GOOD], "rejected": [USER, BAD]}, "dpo") == EXPECTED
 
 
-def test_what_is_not_for_this_objective_is_left_out_where_the_line_has_both() -> None:
+def test_a_line_for_both_objectives_is_read_for_the_jobs_own() -> None:
     both = {"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}
     assert check_line(both, "sft") == PromptCompletion("a", "b")
     assert check_line(both, "dpo") == Preference(PromptCompletion("a", "b"), PromptCompletion("a", "c"))
 
 
 @pytest.mark.parametrize("row", [openai(), {"prompt": "a", "chosen": "b", "rejected": "c"}, {"chosen": 3}])
-def test_a_preference_is_nothing_to_imitate(row: dict[str, Any]) -> None:
+def test_sft_refuses_a_preference(row: dict[str, Any]) -> None:
     ((code, message),) = found(row, "sft")
     assert (code, 'set objective to "dpo"' in message) == ("wrong_objective", True)
 
 
 @pytest.mark.parametrize("row", [{"text": "a"}, {"messages": [USER, GOOD]}, {"prompt": "a", "completion": "b"}])
-def test_one_answer_is_no_preference(row: dict[str, Any]) -> None:
+def test_dpo_refuses_a_single_answer(row: dict[str, Any]) -> None:
     ((code, message),) = found(row)
     assert (code, 'set objective to "sft"' in message) == ("wrong_objective", True)
 
@@ -106,13 +106,13 @@ def test_one_answer_is_no_preference(row: dict[str, Any]) -> None:
         ({"chosen": [], "rejected": [USER, BAD]}, ["example_missing_assistant_message", "unrecognized_role"]),
     ],
 )
-def test_what_is_wrong_is_said(row: Any, expected: list[str]) -> None:
+def test_each_bad_line_has_its_codes(row: Any, expected: list[str]) -> None:
     assert [code for code, _ in found(row)] == expected
 
 
 def test_a_finding_says_in_which_answer() -> None:
     ((_, message),) = found(openai(non_preferred_output=[{"role": "assistant", "contnt": "a", "content": "b"}]))
-    assert message == "non_preferred_output: message 1: 'contnt' is no key of a message"
+    assert message == "non_preferred_output: message 1: a message has no key 'contnt'"
 
 
 json_values = st.recursive(
@@ -132,6 +132,6 @@ json_values = st.recursive(
         json_values,
     )
 )
-def test_no_json_breaks_it(row: dict[str, Any]) -> None:
+def test_the_check_takes_any_json(row: dict[str, Any]) -> None:
     for objective in ("sft", "dpo"):
         assert isinstance(check_line(row, objective), Preference | Text | PromptCompletion | Chat | list)

@@ -1,4 +1,4 @@
-"""Rows, and every code that says what is wrong with one."""
+"""Rows, and every finding code."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def test_the_three_formats() -> None:
         (Finding("invalid_json", "x"), ["invalid_json"]),
     ],
 )
-def test_each_wrong_row_has_its_code(row: Any, expected: list[str]) -> None:
+def test_each_bad_row_has_its_code(row: Any, expected: list[str]) -> None:
     assert codes(row) == expected
 
 
@@ -59,7 +59,7 @@ VALUES = st.recursive(
 
 
 @given(row=VALUES)
-def test_no_row_breaks_the_check(row: Any) -> None:
+def test_the_check_takes_any_json(row: Any) -> None:
     found = check_row(row)
     assert isinstance(found, Text | PromptCompletion | Chat) or (
         found and all(isinstance(each, Finding) for each in found)

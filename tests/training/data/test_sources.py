@@ -22,7 +22,7 @@ def code(roots: tuple[Path, ...] | None = None, **data: Any) -> str:
     return error.value.code
 
 
-def test_texts_are_rows() -> None:
+def test_texts_are_read_as_rows() -> None:
     assert list(source(texts=["a", "b"]).rows()) == [(1, {"text": "a"}), (2, {"text": "b"})]
     assert source(texts=["a"]).fingerprint == source(rows=[{"text": "a"}]).fingerprint
     assert source(texts=["a"]).fingerprint != source(texts=["b"]).fingerprint
@@ -30,13 +30,13 @@ def test_texts_are_rows() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json", "a.txt"])
-def test_a_files_kind_is_its_ending(tmp_path: Path, name: str) -> None:
+def test_a_files_suffix_decides_its_format(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text('{"text": "a"}\n')
     text = '{"text": "a"}' if name.endswith("txt") else "a"
     assert list(source(path=str(tmp_path / name)).rows()) == [(1, {"text": text})]
 
 
-def test_a_files_fingerprint_is_its_content(tmp_path: Path) -> None:
+def test_a_files_fingerprint_depends_on_its_content_alone(tmp_path: Path) -> None:
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text('{"text": "a"}\n')
     second.write_text('{"text": "a"}\n')
@@ -48,7 +48,7 @@ def test_a_files_fingerprint_is_its_content(tmp_path: Path) -> None:
     assert taken.fingerprint != source(path=str(first)).fingerprint
 
 
-def test_what_a_file_cannot_be(tmp_path: Path) -> None:
+def test_unusable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_text("x")
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "list.json").write_text('[{"text": "a"}]')
@@ -58,11 +58,11 @@ def test_what_a_file_cannot_be(tmp_path: Path) -> None:
     assert code(path=str(tmp_path)) == "file_not_found"
     assert code(path="a\0.jsonl") == "file_not_found"
     assert code(path="https://example.com/a.jsonl") == "file_not_found"
-    with pytest.raises(DataError, match="one JSON list"):
+    with pytest.raises(DataError, match="a JSON list"):
         list(source(path=str(tmp_path / "list.json")).rows())
 
 
-def test_files_stay_in_the_operators_roots(tmp_path: Path) -> None:
+def test_files_outside_the_operators_roots_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "secret.txt").write_text("x")
@@ -76,7 +76,7 @@ def test_files_stay_in_the_operators_roots(tmp_path: Path) -> None:
     assert error.value.param == "data.evaluation_path"
 
 
-def test_an_evaluation_may_be_rows_or_none() -> None:
+def test_evaluation_data_can_be_rows_or_absent() -> None:
     assert evaluation_source(DataSpec(texts=["a"]), None) is None
     given = evaluation_source(DataSpec(texts=["a"], evaluation_rows=[{"text": "b"}]), None)
     assert given is not None
@@ -84,17 +84,17 @@ def test_an_evaluation_may_be_rows_or_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["csv", "../x", "/etc", "a/b/c", "a/..", "json", ""])
-def test_a_hub_name_is_no_path(name: str) -> None:
+def test_a_path_is_not_a_hub_name(name: str) -> None:
     assert code(hub=name) == "hub_dataset"
 
 
-def test_a_directory_is_not_taken_for_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_directory_with_a_hub_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "owner" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert code(hub="owner/name") == "hub_dataset"
 
 
-def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: object, name: str) -> None:
         raise ConnectionError("token=hf_secret")
 
@@ -105,6 +105,6 @@ def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_a_hubs_data_set_is_known_by_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fingerprint_of_a_hub_data_set_has_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, name: SimpleNamespace(sha="abc"))
     assert source(hub="owner/name").fingerprint == "hub:owner/name@abc:train"

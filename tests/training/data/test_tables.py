@@ -27,7 +27,7 @@ def test_cells_are_text(tmp_path: Path) -> None:
     ]
 
 
-def test_cells_may_hold_json(tmp_path: Path) -> None:
+def test_cells_can_hold_json(tmp_path: Path) -> None:
     rows = csv(tmp_path, 'messages,tools\n"[{""role"": ""user""}]",\n{oops,[]\n')
     assert rows[0] == (1, {"messages": [{"role": "user"}]})
     assert isinstance(rows[1][1], Finding)
@@ -35,7 +35,7 @@ def test_cells_may_hold_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"text\na\nb,c,d\n", b"text\na\n\xff\n"])
-def test_a_csv_that_breaks_off_says_where(tmp_path: Path, content: bytes) -> None:
+def test_a_broken_csv_has_a_finding_at_its_line(tmp_path: Path, content: bytes) -> None:
     rows = csv(tmp_path, content)
     assert isinstance(rows[-1][1], Finding)
     assert rows[-1][1].code == "invalid_csv"
@@ -75,15 +75,15 @@ def test_a_broken_parquet_is_a_finding_without_paths(tmp_path: Path) -> None:
 def test_a_data_set_of_the_hub_is_streamed_at_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    asked: dict[str, Any] = {}
+    options_used: dict[str, Any] = {}
 
     def load(name: str, **options: Any) -> Any:
-        asked.update(options, name=name)
+        options_used.update(options, name=name)
         return iter([{"text": "a", "other": None}])
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert list(hub_rows("a/b", "sha", "train", None)) == [(1, {"text": "a"})]
-    assert asked == {"name": "a/b", "split": "train", "revision": "sha", "streaming": True, "token": False}
+    assert options_used == {"name": "a/b", "split": "train", "revision": "sha", "streaming": True, "token": False}
 
     def fail(name: str, **options: Any) -> Any:
         raise ValueError("Bad split")

@@ -1,4 +1,4 @@
-"""Lines of files, however they are broken."""
+"""Lines of files, also of broken ones."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_bad_line_has_its_number_and_the_rest_is_read(tmp_path: Path, line: by
     assert read(tmp_path, b'{"a": 1}\n\n' + line + b'\n{"a": 2}') == [(1, {"a": 1}), (3, code), (4, {"a": 2})]
 
 
-def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     assert read(tmp_path, b'\xef\xbb\xbf{"a": 1}') == [(1, {"a": 1})]
     with pytest.raises(DataError, match="UTF-16") as error:
         read(tmp_path, '{"a": 1}'.encode("utf-16"))
@@ -74,7 +74,7 @@ def test_each_line_of_a_text_file_is_a_sample(tmp_path: Path) -> None:
     assert read(tmp_path, b"one\r\n\n  two \n", text_rows) == [(1, {"text": "one"}), (3, {"text": "  two "})]
 
 
-def test_messages_say_where() -> None:
+def test_a_finding_names_the_character() -> None:
     found = parse_json('{"a": }')
     assert isinstance(found, Finding)
     assert "character 7" in found.message

@@ -1,4 +1,4 @@
-"""What goes into a prepared directory comes out of it."""
+"""Prepared directories: samples and pairs are read as they were written."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_round_trip(tmp_path: Path, samples: list[list[tuple[int, bool]]], data:
             assert labels.tolist() == [token if flag else IGNORED for token, flag in each]
 
 
-def test_tokens_are_mapped_and_samples_are_the_callers_own(tmp_path: Path) -> None:
+def test_tokens_are_memory_mapped_and_samples_are_copies(tmp_path: Path) -> None:
     write(tmp_path / "a", [[(1, True), (2, True)]], [False])
     prepared = PreparedSamples.open(str(tmp_path / "a"))
     assert isinstance(prepared._tokens, np.memmap)
@@ -113,12 +113,12 @@ def refused(tokenizer: Any, out: Path, objective: Any = "dpo", **data: Any) -> D
 
 
 def text(tokenizer: Any, pairs: PreferencePairs, row: int) -> tuple[str, str]:
-    """An answer with its prompt, and what of it is learned."""
+    """An answer with its prompt, and the part that is trained on."""
     tokens, labels = pairs.answers.sample(row)
     return tokenizer.decode(tokens), tokenizer.decode(labels[labels >= 0])
 
 
-def test_both_answers_stand_together_and_only_they_are_learned(tokenizer: Any, tmp_path: Path) -> None:
+def test_both_answers_are_stored_together_and_only_they_are_trained_on(tokenizer: Any, tmp_path: Path) -> None:
     pairs = prepared(tokenizer, tmp_path, rows=ROWS)
     assert len(pairs) == 8
     assert text(tokenizer, pairs, 4) == ("say 2: xxx<|im_end|>", "xxx<|im_end|>")
@@ -178,7 +178,7 @@ def test_every_bad_line_is_found(tokenizer: Any, tmp_path: Path) -> None:
     assert "4 of 5 lines" in error.message
 
 
-def test_answers_that_differ_only_beyond_the_cut_are_the_same(tokenizer: Any, tmp_path: Path) -> None:
+def test_answers_that_differ_only_beyond_max_length_are_identical(tokenizer: Any, tmp_path: Path) -> None:
     rows = [ROWS[0], {"prompt": "a", "chosen": "b" * 30 + "c", "rejected": "b" * 30 + "d"}]
     error = refused(tokenizer, tmp_path, rows=rows, max_length=20)
     assert [(each["line"], each["code"]) for each in error.findings] == [(2, "identical_answers")]
@@ -186,14 +186,14 @@ def test_answers_that_differ_only_beyond_the_cut_are_the_same(tokenizer: Any, tm
     assert (len(pairs), pairs.answers.meta.bad_lines) == (1, 1)
 
 
-def test_data_for_the_other_objective_is_refused_with_what_to_change(tokenizer: Any, tmp_path: Path) -> None:
+def test_data_for_the_other_objective_is_refused_with_advice(tokenizer: Any, tmp_path: Path) -> None:
     error = refused(tokenizer, tmp_path, rows=ROWS, objective="sft")
     assert 'set objective to "dpo"' in error.message
     error = refused(tokenizer, tmp_path, texts=["a", "b"])
     assert 'set objective to "sft"' in error.message
 
 
-def test_a_cut_pair_is_counted_once(tokenizer: Any, tmp_path: Path) -> None:
+def test_a_truncated_pair_is_counted_once(tokenizer: Any, tmp_path: Path) -> None:
     pairs = prepared(
         tokenizer, tmp_path, rows=[{"prompt": "a", "chosen": "b" * 30, "rejected": "c" * 30}], max_length=9
     )
@@ -201,7 +201,7 @@ def test_a_cut_pair_is_counted_once(tokenizer: Any, tmp_path: Path) -> None:
     assert pairs.lengths.tolist() == [18]
 
 
-def test_samples_and_pairs_are_told_apart(tokenizer: Any, tmp_path: Path) -> None:
+def test_the_same_rows_are_stored_apart_for_each_objective(tokenizer: Any, tmp_path: Path) -> None:
     both: Any = [{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}]
     samples = open_data(prepare_data(DataSpec(rows=both), tokenizer, tmp_path))
     pairs = prepared(tokenizer, tmp_path, rows=both)

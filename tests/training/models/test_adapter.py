@@ -7,15 +7,15 @@ import pytest
 
 from onyx.training.contract.errors import ModelError
 from onyx.training.contract.spec import LoraSpec
-from onyx.training.models.adapter import base_name, merged
+from onyx.training.models.adapter import base_model, merge_adapter
 from onyx.training.models.load import load_model
 
 
 @pytest.mark.parametrize("value", [None, "", 3, "x" * 5000])
-def test_an_adapter_names_its_base(tmp_path: Path, value: object) -> None:
+def test_an_adapter_without_a_base_model_is_refused(tmp_path: Path, value: object) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": value}))
-    with pytest.raises(ModelError, match="which model it was made for"):
-        base_name(tmp_path)
+    with pytest.raises(ModelError, match="does not name its base model"):
+        base_model(tmp_path)
 
 
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, tiny: Path) -> None:
@@ -25,6 +25,6 @@ def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, tiny: Path) -> N
     file = tmp_path / "a" / "adapter_model.safetensors"
     save_file({name: each[:1] for name, each in load_file(file).items()}, file)
     with pytest.raises(ModelError) as error:
-        merged(tmp_path / "a", tiny, tmp_path / "models")
+        merge_adapter(tmp_path / "a", tiny, tmp_path / "models")
     assert error.value.code == "adapter_unsupported"
     assert not list((tmp_path / "models").glob("merged-*"))

@@ -1,4 +1,4 @@
-"""No name and no file leads out of the operator's root, and nothing but safetensors is read."""
+"""No name and no link leaves the operator's root, and only safetensors is read."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from onyx.training.contract.errors import ModelError
-from onyx.training.models.directory import INDEX, check_directory, inside, loaded_bytes
+from onyx.training.models.directory import INDEX, check_directory, loaded_bytes, path_inside
 
 ESCAPES = ["..", "../x", "a/../../x", "/etc", "/etc/passwd", ".", "", "a/..", "\0", "good\0/../..", "./../root2"]
 
@@ -30,33 +30,33 @@ def code(path: Path, root: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_a_name_that_leads_out_is_refused(root: Path, name: str) -> None:
+def test_a_name_outside_the_root_is_refused(root: Path, name: str) -> None:
     with pytest.raises(ModelError) as error:
-        inside(root, name)
+        path_inside(root, name)
     assert error.value.code == "model_outside_root"
 
 
-def test_the_refusal_does_not_tell_what_is_there(root: Path) -> None:
-    said = set()
+def test_the_error_does_not_show_which_paths_exist(root: Path) -> None:
+    messages = set()
     for name in ("/etc/passwd", "/no/such/thing"):
         with pytest.raises(ModelError) as error:
-            inside(root, name)
-        said.add(error.value.message.replace(name, ""))
-    assert len(said) == 1
+            path_inside(root, name)
+        messages.add(error.value.message.replace(name, ""))
+    assert len(messages) == 1
 
 
 def test_names_inside_are_found(root: Path) -> None:
-    assert inside(root, "good") == root / "good"
-    assert inside(root, str(root / "good")) == root / "good"
-    assert inside(root, "good/../good") == root / "good"
-    assert inside(root, "nothing") is None
+    assert path_inside(root, "good") == root / "good"
+    assert path_inside(root, str(root / "good")) == root / "good"
+    assert path_inside(root, "good/../good") == root / "good"
+    assert path_inside(root, "nothing") is None
     check_directory(root / "good", root)
 
 
 def test_links_out_of_the_root_are_refused(root: Path, tmp_path: Path) -> None:
     (root / "link").symlink_to(tmp_path / "root2")
     with pytest.raises(ModelError):
-        inside(root, "link")
+        path_inside(root, "link")
     secret = tmp_path / "secret.safetensors"
     secret.touch()
     (root / "good" / "model.safetensors").unlink()
@@ -64,9 +64,9 @@ def test_links_out_of_the_root_are_refused(root: Path, tmp_path: Path) -> None:
     assert code(root / "good", root) == "model_outside_root"
 
 
-def test_links_inside_the_root_are_fine(root: Path) -> None:
+def test_links_inside_the_root_are_allowed(root: Path) -> None:
     (root / "alias").symlink_to(root / "good")
-    assert inside(root, "alias") == root / "good"
+    assert path_inside(root, "alias") == root / "good"
     (root / "good" / "model.safetensors").rename(root / "blob")
     (root / "good" / "model.safetensors").symlink_to(root / "blob")
     check_directory(root / "good", root)
@@ -101,13 +101,13 @@ def test_a_broken_config_is_refused(root: Path, text: str) -> None:
         ("x", "model_unreadable"),
     ],
 )
-def test_an_index_names_only_files_beside_it(root: Path, weight_map: Any, expected: str) -> None:
+def test_an_index_may_name_only_files_in_its_directory(root: Path, weight_map: Any, expected: str) -> None:
     (root / "good" / "model.safetensors").unlink()
     (root / "good" / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     assert code(root / "good", root) == expected
 
 
-def test_a_file_is_no_model(root: Path) -> None:
+def test_a_file_is_not_a_model(root: Path) -> None:
     (root / "file").touch()
     assert code(root / "file", root) == "model_not_found"
 
@@ -119,7 +119,7 @@ def test_a_file_is_no_model(root: Path) -> None:
         ({"peft_type": "IA3"}, "adapter_model.safetensors", "adapter_unsupported"),
     ],
 )
-def test_adapters_too(root: Path, config: dict[str, str], weights: str, expected: str) -> None:
+def test_bad_adapters_are_refused(root: Path, config: dict[str, str], weights: str, expected: str) -> None:
     adapter = root / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps(config))
@@ -127,14 +127,14 @@ def test_adapters_too(root: Path, config: dict[str, str], weights: str, expected
     assert code(adapter, root) == expected
 
 
-def test_float32_whatever_the_files_hold(tmp_path: Path) -> None:
+def test_loaded_bytes_are_float32_for_any_stored_dtype(tmp_path: Path) -> None:
     save_file({"a": np.zeros((3, 5), np.float16)}, tmp_path / "model-1.safetensors", metadata={"format": "pt"})
     save_file({"b": np.zeros(7, np.float32), "c": np.zeros((), np.float32)}, tmp_path / "model-2.safetensors")
     assert loaded_bytes(tmp_path) == (15 + 7 + 1) * 4
 
 
 @pytest.mark.parametrize("content", [b"", b"\x10\0\0\0\0\0\0\0nonsense", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"])
-def test_a_damaged_file_is_the_models_error(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_a_model_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match=r"model\.safetensors of the model is no safetensors file"):
+    with pytest.raises(ModelError, match=r"model\.safetensors of the model is not a safetensors file"):
         loaded_bytes(tmp_path)

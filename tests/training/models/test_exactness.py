@@ -1,4 +1,4 @@
-"""What keeps an update from being a sum over samples."""
+"""Parts of models that keep an update from being a sum over samples."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_batch_norm_is_refused() -> None:
         refuse_inexact(found)
 
 
-def test_the_routers_balance_is_left_out_and_named() -> None:
+def test_the_routers_balance_loss_is_left_out_with_a_warning() -> None:
     config = mixtral(output_router_logits=True)
     found = find_inexact(built(config))
     assert [(each.code, each.refused) for each in found] == [("router_balance", False)]

@@ -1,4 +1,4 @@
-"""The hub: what is asked of it, and what is said when it does not answer. No network is touched."""
+"""Downloads from the hub, and errors when it refuses or is unreachable. No test uses the network."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ import pytest
 from onyx.training.contract.errors import ModelError
 from onyx.training.models.hub import CODE_PATTERNS, fetch
 
-TOKEN = "hf_secret"  # noqa: S105 - to be looked for
+TOKEN = "hf_secret"  # noqa: S105 - the tests search for it
 
 
 class AnsweredError(Exception):
@@ -24,7 +24,7 @@ class GatedRepoError(AnsweredError):
 
 
 class Hub:
-    """Stands in for the client."""
+    """Replaces the hub's client."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, files: list[str], error: Exception | None = None) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ class Hub:
         monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
 
 
-def test_only_safetensors_and_texts_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_safetensors_and_texts_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch, ["model.safetensors", "pytorch_model.bin"])
     assert fetch("a/b", tmp_path, token=TOKEN) == Path("/cache/snapshot")
     (call,) = hub.calls
@@ -59,10 +59,10 @@ def test_only_safetensors_and_texts_are_fetched(tmp_path: Path, monkeypatch: pyt
     assert hub.credentials == [TOKEN]
     fetch("a/b", tmp_path, token=None, code=True)
     assert set(CODE_PATTERNS) <= set(hub.calls[1]["allow_patterns"])
-    assert hub.credentials[1] is False  # nobody's login on this host
+    assert hub.credentials[1] is False  # not the login of a user of this host
 
 
-def test_a_model_of_pickles_is_not_even_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_safetensors_is_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(monkeypatch, ["pytorch_model.bin", "config.json"])
     with pytest.raises(ModelError) as error:
         fetch("a/b", tmp_path, token=None)
@@ -80,17 +80,17 @@ def test_a_model_of_pickles_is_not_even_fetched(tmp_path: Path, monkeypatch: pyt
         (ConnectionError(TOKEN), "hub_unreachable"),
     ],
 )
-def test_what_the_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, code: str) -> None:
+def test_errors_for_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, code: str) -> None:
     Hub(monkeypatch, [], problem)
     with pytest.raises(ModelError) as error:
         fetch("a/b", tmp_path, token=TOKEN)
     assert error.value.code == code
     assert TOKEN not in error.value.message
     assert "a/b" in error.value.message
-    assert error.value.__cause__ is None  # nor in a traceback's chain
+    assert error.value.__cause__ is None  # the token is not in the traceback either
 
 
-def test_what_was_fetched_before_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_download_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Hub(monkeypatch, [], ConnectionError())
     monkeypatch.setattr(
         huggingface_hub, "snapshot_download", lambda **options: "/cached" if options["local_files_only"] else 1 / 0

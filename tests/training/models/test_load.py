@@ -1,4 +1,4 @@
-"""What a rank trains."""
+"""Loading the model that a rank trains."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def test_tied_weights_stay_tied(tiny: Path) -> None:
         assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_adapters_start_from_the_seed_and_leave_the_callers_stream_alone(tiny: Path) -> None:
+def test_adapters_depend_on_the_seed_and_do_not_change_the_callers_random_numbers(tiny: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -109,7 +109,7 @@ def test_gradient_checkpointing_changes_no_gradient(tiny: Path, method: Any) -> 
         torch.testing.assert_close(each, gradients[1][name])
 
 
-def test_weights_that_are_missing_are_not_made_up(tiny: Path, tmp_path: Path) -> None:
+def test_missing_weights_are_an_error(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "less")
     file = tmp_path / "less" / "model.safetensors"
     weights = load_file(file)
@@ -120,7 +120,7 @@ def test_weights_that_are_missing_are_not_made_up(tiny: Path, tmp_path: Path) ->
     assert error.value.code == "model_incomplete"
 
 
-def test_a_damaged_file_is_the_models_fault(tiny: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_a_model_error(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "bad")
     (tmp_path / "bad" / "model.safetensors").write_bytes(b"\x80\x04nonsense")
     with pytest.raises(ModelError) as error:

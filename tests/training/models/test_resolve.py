@@ -1,4 +1,4 @@
-"""From names to directories, and to nothing else."""
+"""Names of models, and the directories that they may lead to."""
 
 import json
 import shutil
@@ -13,13 +13,13 @@ from onyx.training.contract.prepared import Roots
 from onyx.training.contract.spec import LoraSpec
 from onyx.training.models import hub
 from onyx.training.models.load import load_model
-from onyx.training.models.resolve import allows_code, resolve, resolve_parts
+from onyx.training.models.resolve import allows_remote_code, resolve, resolve_unmerged
 
 
 @pytest.fixture(autouse=True)
 def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(name: str, *_: Any, **__: Any) -> Path:
-        raise ModelError("hub_asked", name)
+        raise ModelError("sent_to_the_hub", name)
 
     monkeypatch.setattr(hub, "fetch", fetch)
 
@@ -31,7 +31,7 @@ def code(name: str, roots: Roots) -> str:
 
 
 def publish_adapter(path: Path, base: Path, *, base_name: str | None = None) -> Any:
-    """What an export leaves behind."""
+    """Write what a job with LoRA publishes."""
     model: Any = load_model(base, method="lora", lora=LoraSpec(r=2), seed=3)
     for name, each in model.named_parameters():
         if "lora_B" in name:
@@ -43,7 +43,7 @@ def publish_adapter(path: Path, base: Path, *, base_name: str | None = None) -> 
     return model
 
 
-def test_tiny_is_made_under_home(tmp_path: Path) -> None:
+def test_tiny_is_made_in_the_home(tmp_path: Path) -> None:
     path = resolve("onyx/tiny", Roots(home=tmp_path))
     assert path.parent == tmp_path / "models"
     assert resolve("onyx/tiny", Roots(home=tmp_path)) == path
@@ -57,29 +57,29 @@ def test_the_operators_root_comes_before_the_wheel_and_the_hub(tmp_path: Path, t
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/../../b", "./x", "~/x", "a\\b", ".."])
 @pytest.mark.parametrize("with_root", [True, False])
-def test_no_name_leads_out(tmp_path: Path, name: str, with_root: bool) -> None:
+def test_names_outside_the_roots_are_refused(tmp_path: Path, name: str, with_root: bool) -> None:
     (tmp_path / "root").mkdir()
     roots = Roots(home=tmp_path / "h", models=tmp_path / "root" if with_root else None)
     assert code(name, roots) in ("model_outside_root", "model_not_found")
 
 
-def test_other_names_are_the_hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_names_go_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "root").mkdir()
     roots = Roots(home=tmp_path, models=tmp_path / "root")
-    assert code("owner/name", roots) == "hub_asked"
+    assert code("owner/name", roots) == "sent_to_the_hub"
     assert code("a/b/c", roots) == "model_not_found"
     monkeypatch.setattr(model_names, "smollm2_gguf", lambda: None)
     with pytest.raises(ModelError, match="HuggingFaceTB/SmolLM2-135M-Instruct"):
         resolve("smollm2", roots)
 
 
-def test_a_former_jobs_model_needs_a_name_that_was_granted(tmp_path: Path, tiny: Path) -> None:
+def test_an_earlier_jobs_model_is_found_only_if_the_request_allows_it(tmp_path: Path, tiny: Path) -> None:
     for path in ("model", "snapshots/epoch-2"):
         shutil.copytree(tiny, tmp_path / "jobs" / "ftjob-1" / path)
     mine = Roots(home=tmp_path, jobs=("ftjob-1", "ftjob-2"))
     assert resolve("ftjob-1", mine) == tmp_path / "jobs" / "ftjob-1" / "model"
     assert resolve("ftjob-1:epoch-2", mine) == tmp_path / "jobs" / "ftjob-1" / "snapshots" / "epoch-2"
-    assert code("ftjob-1", Roots(home=tmp_path)) == "hub_asked"
+    assert code("ftjob-1", Roots(home=tmp_path)) == "sent_to_the_hub"
     assert code("ftjob-2", mine) == "model_not_found"
     assert code("ftjob-1:epoch-9", mine) == "model_not_found"
     assert code("ftjob-1:../../x", mine) == "model_outside_root"
@@ -105,11 +105,11 @@ def test_an_adapter_and_its_base_apart(tmp_path: Path) -> None:
     adapter = tmp_path / "jobs" / "ftjob-1" / "model"
     publish_adapter(adapter, base)
     roots = Roots(home=tmp_path, jobs=("ftjob-1",))
-    assert resolve_parts("ftjob-1", roots) == (base, adapter)
-    assert resolve_parts("onyx/tiny", roots) == (base, None)
+    assert resolve_unmerged("ftjob-1", roots) == (base, adapter)
+    assert resolve_unmerged("onyx/tiny", roots) == (base, None)
     assert not list((tmp_path / "models").glob("merged-*"))
     with pytest.raises(ModelError):
-        resolve_parts("ftjob-1", Roots(home=tmp_path, models=tmp_path / "none"))  # nobody's who asks
+        resolve_unmerged("ftjob-1", Roots(home=tmp_path, models=tmp_path / "none"))
 
 
 def test_an_adapters_base_is_resolved_like_any_name(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_an_adapters_base_is_resolved_like_any_name(tmp_path: Path) -> None:
     assert code("circle", roots) == "adapter_unsupported"
 
 
-def test_code_of_a_model_runs_only_when_it_is_named(tmp_path: Path) -> None:
+def test_remote_code_is_allowed_only_for_models_that_the_operator_names(tmp_path: Path) -> None:
     roots = Roots(home=tmp_path, remote_code=("a/b",))
-    assert allows_code("a/b", roots)
-    assert not allows_code("a/c", roots)
-    assert not allows_code("a/b", Roots(home=tmp_path))
+    assert allows_remote_code("a/b", roots)
+    assert not allows_remote_code("a/c", roots)
+    assert not allows_remote_code("a/b", Roots(home=tmp_path))

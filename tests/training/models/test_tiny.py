@@ -1,4 +1,4 @@
-"""onyx/tiny: the same bits everywhere, and any text goes in and comes out."""
+"""onyx/tiny has the same bits everywhere and encodes any text."""
 
 import hashlib
 import subprocess
@@ -33,7 +33,7 @@ def test_every_process_makes_the_same_bits(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_the_weights_are_the_ones_of_version_1(tiny: Path) -> None:
-    # A change of these bits changes results that users have: count VERSION up with it.
+    # Other bits change users' results: raise VERSION with them.
     assert hashlib.sha256((tiny / "model.safetensors").read_bytes()).hexdigest()[:16] == BITS
 
 
@@ -43,7 +43,7 @@ def test_it_is_made_once(tiny: Path) -> None:
     assert (tiny / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_it_is_small_and_whole(tiny: Path, tokenizer: Any) -> None:
+def test_it_is_small_and_complete(tiny: Path, tokenizer: Any) -> None:
     model: Any = load_model(tiny)
     assert sum(each.numel() for each in model.parameters()) < 1_000_000
     assert model.config.vocab_size == len(tokenizer)
@@ -54,5 +54,5 @@ def test_it_is_small_and_whole(tiny: Path, tokenizer: Any) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_survives(tokenizer: Any, text: str) -> None:
+def test_any_text_is_encoded_and_decoded(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text

@@ -1,4 +1,4 @@
-"""Tokenizers as Onyx uses them."""
+"""Loading tokenizers."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def bare(tmp_path: Path, tiny: Path) -> Path:
     return tmp_path / "bare"
 
 
-def test_what_is_missing_is_filled_in_and_saved(bare: Path, tmp_path: Path) -> None:
+def test_missing_parts_are_added_and_saved(bare: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(bare)
     assert tokenizer.pad_token == tokenizer.eos_token
     assert tokenizer.chat_template == DEFAULT_CHAT_TEMPLATE
@@ -30,7 +30,7 @@ def test_what_is_missing_is_filled_in_and_saved(bare: Path, tmp_path: Path) -> N
     assert load_tokenizer(tmp_path / "result").chat_template == DEFAULT_CHAT_TEMPLATE
 
 
-def test_the_default_template_shows_who_speaks(bare: Path) -> None:
+def test_the_default_template_names_the_roles(bare: Path) -> None:
     tokenizer = load_tokenizer(bare)
     call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     chat = [
@@ -47,7 +47,7 @@ def test_the_default_template_shows_who_speaks(bare: Path) -> None:
     )
 
 
-def test_a_broken_tokenizer_is_the_models_fault(bare: Path) -> None:
+def test_a_broken_tokenizer_is_a_model_error(bare: Path) -> None:
     (bare / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError):
         load_tokenizer(bare)

@@ -1,4 +1,4 @@
-"""The helper: one request in, one answer in a file."""
+"""The preparing helper process: it reads a request and writes a result."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from onyx.training.models.load import load_model
 from onyx.training.models.tiny import make_tiny
 from onyx.training.prepare.main import main
 
-TOKEN = "hf_secretsecretsecret"  # noqa: S105 - to be looked for
+TOKEN = "hf_secretsecretsecret"  # noqa: S105 - the tests search for it
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ONYX_HOME", "TOKENIZERS_PARALLELISM"):  # main sets them, for its process
+    for name in ("ONYX_HOME", "TOKENIZERS_PARALLELISM"):  # main sets them for its process
         monkeypatch.setenv(name, "")
     monkeypatch.setenv(HUB_TOKEN_VARIABLE, TOKEN)
 
@@ -63,7 +63,7 @@ def test_a_good_request_is_prepared(home: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "attempt" / "error.json").exists()
 
 
-def test_bad_lines_come_back_one_by_one(home: Path, tmp_path: Path) -> None:
+def test_each_bad_line_is_in_the_error(home: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{oops\n{"messages": 3}\n')
     assert run(home, tmp_path, path=str(tmp_path / "a.jsonl")) == Exit.USER_ERROR
     found = failure(tmp_path)
@@ -74,7 +74,7 @@ def test_bad_lines_come_back_one_by_one(home: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_model_that_is_not_there_is_a_users_mistake(home: Path, tmp_path: Path) -> None:
+def test_a_model_outside_the_root_is_a_user_error(home: Path, tmp_path: Path) -> None:
     assert run(home, tmp_path, model="../../etc", texts=["a"]) == Exit.USER_ERROR
     assert (failure(tmp_path).code, failure(tmp_path).param) == ("model_outside_root", "model")
 
@@ -110,7 +110,7 @@ def test_a_tokenizer_of_another_model_is_refused(home: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"model_type": "nobody-knows-it", "auto_map": {"AutoConfig": "evil.Config"}}, "remote_code_refused"),
+        ({"model_type": "unknown-type", "auto_map": {"AutoConfig": "evil.Config"}}, "remote_code_refused"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "model_not_causal"),
         ({"hidden_size": 63}, "model_unreadable"),
         ({"quantization_config": {"quant_method": "gptq"}}, "model_quantized"),
@@ -125,8 +125,8 @@ def test_a_model_that_cannot_be_trained_is_refused(
     assert failure(tmp_path).code == code
 
 
-def test_pairs_on_a_former_jobs_adapter_start_from_the_merged_model(home: Path, tmp_path: Path) -> None:
-    """So that the new adapter, switched off, leaves the model that the pairs are about."""
+def test_dpo_on_an_earlier_jobs_adapter_starts_from_the_merged_model(home: Path, tmp_path: Path) -> None:
+    """With the new adapter switched off it must be the reference model, so the old adapter is merged."""
     base = load_model(make_tiny(home / "models"), method="lora", lora=LoraSpec(r=2))
     adapter = home / "jobs" / "ftjob-1" / "model"
     for name, each in base.named_parameters():

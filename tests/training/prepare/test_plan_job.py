@@ -1,4 +1,4 @@
-"""Plans for jobs: what the planner is asked, and what the ranks get."""
+"""Plans for jobs: what the planner gets, and what the ranks get."""
 
 from pathlib import Path
 
@@ -14,7 +14,14 @@ from onyx.training.contract.prepared import Planned
 from onyx.training.contract.spec import DataSpec, JobSpec, LoraSpec, TrainingSpec
 from onyx.training.models.load import build_empty, load_config
 from onyx.training.models.tiny import make_tiny
-from onyx.training.prepare.plan_job import MOST_LENGTHS, _thin, bearable, choose_precision, plan_job, short_names
+from onyx.training.prepare.plan_job import (
+    MOST_LENGTHS,
+    _thin,
+    choose_precision,
+    plan_job,
+    short_names,
+    working_precision,
+)
 
 GB = 2**30
 
@@ -34,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _known_host(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring the host is the memory room's business, and takes seconds."""
+    """Without measuring the host, which takes seconds."""
     monkeypatch.setenv("ONYX_HOME", str(home))
     monkeypatch.setattr("onyx.memory.planning.device_fit.overhead_of", lambda _: ASSUMED_CUDA)
 
@@ -52,7 +59,7 @@ def test_a_job_gets_a_share_per_device(home: Path) -> None:
     assert sum(each.share for each in planned.shares) == pytest.approx(1)
     assert all(each.token_budget >= 65 and each.memory_bytes for each in planned.shares)
     assert planned.precision == "float32"
-    assert planned.plan["model"] == "onyx/tiny"  # never the host's path
+    assert planned.plan["model"] == "onyx/tiny"  # not a path of the host
     assert planned.plan["window"] == 32
     assert str(home) not in planned.model_dump_json()
 
@@ -62,31 +69,31 @@ def test_the_window_is_not_larger_than_the_samples_that_are_trained_on(home: Pat
 
 
 def test_adapters_are_planned_for_the_layers_they_adapt(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Recipe] = []
+    recipes: list[Recipe] = []
 
     def note(recipe: Recipe, **_: object) -> None:
-        asked.append(recipe)
+        recipes.append(recipe)
         raise PlanError("enough")
 
     monkeypatch.setattr("onyx.training.prepare.plan_job.plan", note)
     with pytest.raises(UserError, match="enough"):
         make(home, [cpu()], TrainingSpec(method="lora", lora=LoraSpec(r=4, alpha=3, dropout=0.5)))
     names = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
-    assert asked[0].lora == Lora(r=4, alpha=3, dropout=0.5, target_modules=names)
-    assert asked[0].max_length == 65
+    assert recipes[0].lora == Lora(r=4, alpha=3, dropout=0.5, target_modules=names)
+    assert recipes[0].max_length == 65
     with pytest.raises(UserError) as error:
         make(home, [cpu()], TrainingSpec(method="lora", lora=LoraSpec(target_modules=["nothing_like_it"])))
     assert (error.value.code, error.value.param) == ("lora_target_modules", "training.lora.target_modules")
 
 
-def test_names_are_short_where_that_means_the_same() -> None:
+def test_short_names_must_match_the_same_modules() -> None:
     names = ["a.0.q", "a.1.q", "a.0.k", "a.1.k", "head"]
     assert short_names({"a.0.q", "a.1.q"}, names) == ("q",)
     assert short_names({"q", "a.0.k"}, names) == ("a.0.k", "q")
     assert short_names({"q", "k"}, names) == ("k", "q")
 
 
-def test_what_does_not_fit_is_the_users_to_change(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_does_not_fit_is_a_user_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise DoesNotFitError(needs=GB, length=9, shortages={"cpu:0": 5}, alternatives=[])
 
@@ -97,7 +104,7 @@ def test_what_does_not_fit_is_the_users_to_change(home: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("asked", "names", "chosen"),
+    ("wanted", "names", "chosen"),
     [
         ("auto", ["NVIDIA A100-SXM4-40GB"], "bf16"),
         ("auto", ["NVIDIA GeForce RTX 3090", "NVIDIA H100"], "bf16"),
@@ -108,8 +115,8 @@ def test_what_does_not_fit_is_the_users_to_change(home: Path, monkeypatch: pytes
         ("fp16", ["Tesla T4"], "fp16"),
     ],
 )
-def test_auto_is_bf16_where_every_card_has_it(asked: str, names: list[str], chosen: str) -> None:
-    assert choose_precision(asked, [card(name) for name in names]) == chosen  # type: ignore[arg-type]
+def test_auto_is_bf16_if_every_gpu_supports_it(wanted: str, names: list[str], chosen: str) -> None:
+    assert choose_precision(wanted, [card(name) for name in names]) == chosen  # type: ignore[arg-type]
 
 
 def test_auto_is_float32_on_the_cpu() -> None:
@@ -117,20 +124,20 @@ def test_auto_is_float32_on_the_cpu() -> None:
     assert choose_precision("auto", []) == "float32"
 
 
-def test_a_precision_that_the_cpu_dies_of_becomes_float32_with_a_warning(
+def test_a_precision_that_crashes_this_cpu_becomes_float32_with_a_warning(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onyx.training.prepare.plan_job.trouble", lambda _: "it was killed by SIGILL")
+    monkeypatch.setattr("onyx.training.prepare.plan_job.precision_trouble", lambda _: "it was killed by SIGILL")
     planned = make(home, [cpu()], TrainingSpec(precision="bf16"))
     assert planned.precision == "float32"
     assert planned.plan["precision"] == "float32"
     (warning,) = [each for each in planned.plan["warnings"] if "bf16" in each]
     assert "it was killed by SIGILL" in warning
-    assert bearable("bf16", [card("NVIDIA L4")]) == ("bf16", [])  # nobody tries the CPU for a card
+    assert working_precision("bf16", [card("NVIDIA L4")]) == ("bf16", [])  # a GPU needs no trial
 
 
 def test_a_precision_that_works_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onyx.training.prepare.plan_job.trouble", lambda _: None)
+    monkeypatch.setattr("onyx.training.prepare.plan_job.precision_trouble", lambda _: None)
     planned = make(home, [cpu()], TrainingSpec(precision="bf16"))
     assert planned.precision == "bf16"
     assert not [each for each in planned.plan["warnings"] if "bf16" in each]

@@ -1,11 +1,11 @@
-"""Chat completions: enough to see whether a fine-tune worked. docs/serving.md says how to serve a model for real."""
+"""Chat completions, for trying a model. docs/serving.md says how to serve one in production."""
 
 import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.sse import format_sse_event
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.http.scrubbing import scrub
-from onyx.api.openai.chat_request import question_of, tried_model
+from onyx.api.openai.chat_request import playground_model, to_generate_request
 from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import error_answer
 from onyx.api.openai.schemas.chat import (
@@ -36,7 +36,7 @@ from onyx.training.contract.chat_protocol import GenerationEnd, Reply
 router = APIRouter(route_class=OpenAIRoute, tags=["chat"])
 
 T = TypeVar("T")
-STREAM = "text/event-stream"
+EVENT_STREAM = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
 
 _STATUS = {
@@ -48,7 +48,7 @@ _STATUS = {
     "unavailable": 503,
     "broken": 500,
 }
-"""Of failures that are not the request's own."""
+"""HTTP status by failure code; 400 for all others, which are mistakes in the request."""
 
 RETRY_SECONDS = {"queue_full": 5, "no_memory": 30, "model_unloaded": 1, "timeout": 30, "unavailable": 5}
 
@@ -56,25 +56,25 @@ RETRY_SECONDS = {"queue_full": 5, "no_memory": 30, "model_unloaded": 1, "timeout
 @router.post(
     "/chat/completions",
     response_model=ChatCompletion,
-    responses={200: {"content": {STREAM: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
 async def create_chat_completion(
     request: Request, body: ChatBody, context: ContextDep, caller: CallerDep
 ) -> ChatCompletion | Response:
     """Ask a base model, a fine-tuned one or a checkpoint. One model is in memory at a time; trainings come first."""
-    question = question_of(body, context.settings)
-    tried = await tried_model(body.model, context, caller)
-    talk = context.playground.ask(tried, question, caller.name)
-    answer = Answering(body.model, context.settings)
+    generate = to_generate_request(body, context.settings)
+    model = await playground_model(body.model, context, caller)
+    answer = context.playground.ask(model, generate, caller.name)
+    formatter = AnswerFormatter(body.model, context.settings)
     if not body.stream:
-        return await _while_connected(request, talk, answer.whole(talk))
-    first = await _while_connected(request, talk, answer.next(talk))
+        return await _while_connected(request, answer, formatter.completion(answer))
+    first = await _while_connected(request, answer, formatter.next(answer))
     usage = body.stream_options is not None and body.stream_options.include_usage
-    return TalkResponse(talk, answer.chunks(first, talk, usage=usage))
+    return AnswerStreamResponse(answer, formatter.chunks(first, answer, usage=usage))
 
 
 @dataclass
-class Answering:
+class AnswerFormatter:
     """One answer in OpenAI's shapes."""
 
     model: str
@@ -82,39 +82,40 @@ class Answering:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def next(self, talk: AnswerStream) -> Reply:
-        """The next piece. Whatever is wrong with a question shows before the first, while a status can still say so."""
-        said = await talk.next()
-        if said.failure is not None:
-            raise self._problem(said.failure)
-        return said
+    async def next(self, answer: AnswerStream) -> Reply:
+        """The next piece, or an ApiError. A bad request fails at the first piece, before a status is sent."""
+        reply = await answer.next()
+        if reply.failure is not None:
+            raise self._error(reply.failure)
+        return reply
 
-    async def whole(self, talk: AnswerStream) -> ChatCompletion:
+    async def completion(self, answer: AnswerStream) -> ChatCompletion:
+        """The whole answer as one object."""
         pieces = []
-        while (said := await self.next(talk)).end is None:
-            pieces.append(said.text)
-        end = said.end
+        while (reply := await self.next(answer)).end is None:
+            pieces.append(reply.text)
+        end = reply.end
         choice = ChatChoice(message=ChatMessage(content="".join(pieces)), finish_reason=end.reason)
         return ChatCompletion(id=self.id, created=self.created, model=self.model, choices=[choice], usage=_usage(end))
 
-    async def chunks(self, first: Reply, talk: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events: the role, then the text as it comes, then why it ended."""
+    async def chunks(self, first: Reply, answer: AnswerStream, *, usage: bool) -> AsyncIterator[bytes]:
+        """The answer as server-sent events: the role, the text as it is generated, the finish reason."""
         yield self._chunk(Delta(role="assistant", content=""))
-        said = first
+        reply = first
         try:
-            while said.end is None:
-                yield self._chunk(Delta(content=said.text))
-                said = await self.next(talk)
-        except ApiError as error:  # the status is sent already: the client knows this event as an error
+            while reply.end is None:
+                yield self._chunk(Delta(content=reply.text))
+                reply = await self.next(answer)
+        except ApiError as error:  # the status has been sent already: OpenAI's client raises this event as an error
             yield format_sse_event(data_str=error_answer(error).model_dump_json())
             return
-        yield self._event([ChunkChoice(delta=Delta(), finish_reason=said.end.reason)])
+        yield self._event([ChunkChoice(delta=Delta(), finish_reason=reply.end.reason)])
         if usage:
-            yield self._event([], _usage(said.end))
+            yield self._event([], _usage(reply.end))
         yield DONE
 
-    def _problem(self, failure: Failure) -> ApiError:
-        """Words of the process that has the model: paths of the host stay with the operator."""
+    def _error(self, failure: Failure) -> ApiError:
+        """The message comes from the process that runs the model: paths of the host are removed from it."""
         wait = RETRY_SECONDS.get(failure.code)
         headers = {"Retry-After": str(wait)} if wait else None
         status, message = _STATUS.get(failure.code, 400), scrub(failure.message, self.settings)
@@ -128,41 +129,39 @@ class Answering:
         return format_sse_event(data_str=chunk.model_dump_json())
 
 
-class TalkResponse(StreamingResponse):
-    """A stream that takes its question back when nobody reads it any more."""
+class AnswerStreamResponse(StreamingResponse):
+    """A streamed answer. When the client disconnects, the answer is closed and the model stops generating."""
 
-    def __init__(self, talk: AnswerStream, chunks: AsyncIterator[bytes]) -> None:
-        super().__init__(chunks, media_type=STREAM, headers={"Cache-Control": "no-store"})
-        self._talk = talk
+    def __init__(self, answer: AnswerStream, chunks: AsyncIterator[bytes]) -> None:
+        super().__init__(chunks, media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._talk.close()
+            self._answer.close()
 
 
-async def _while_connected(request: Request, talk: AnswerStream, work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to, unless whoever asked hangs up first: then the talk is closed."""
+async def _while_connected(request: Request, answer: AnswerStream, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. If the client disconnects first, the answer is closed and the request ends with 499."""
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(request))
+    disconnected = asyncio.create_task(_disconnect(request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else _nobody()
+        await asyncio.wait({working, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
     except BaseException:
-        talk.close()
+        answer.close()
         raise
     finally:
         working.cancel()
-        leaving.cancel()
+        disconnected.cancel()
+    answer.close()
+    raise ApiError(499, "the client has disconnected", code="client_closed_request")  # only the log shows it
 
 
-def _nobody() -> NoReturn:
-    """For the log: there is no one to answer to."""
-    raise ApiError(499, "whoever asked has left", code="client_closed_request")
-
-
-async def _left(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""Checkpoints in OpenAI's sense: the snapshots of a job that are kept, each a model that can be used."""
+"""Checkpoints in OpenAI's sense: the snapshots of a job that are still on disk, each usable as a model."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from onyx.api.deps import ContextDep
 from onyx.api.openai.deps import JobDep, OpenAIRoute
-from onyx.api.openai.errors import wrong
+from onyx.api.openai.errors import invalid
 from onyx.api.openai.model_catalogue import Snapshot, snapshots_of
 from onyx.api.openai.names import checkpoint_id, checkpoint_name
 from onyx.api.openai.schemas.jobs import CheckpointMetrics, CheckpointObject, CheckpointPage
@@ -22,20 +22,20 @@ async def list_checkpoints(
     after: Annotated[str | None, Query(max_length=128)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 10,
 ) -> CheckpointPage:
-    """Newest first: the best and the last three are kept."""
-    found = [checkpoint_answer(job, snapshot) for snapshot in await snapshots_of(context, job)]
+    """A job's checkpoints, newest first. The best and the last three are kept."""
+    found = [checkpoint_object(job, snapshot) for snapshot in await snapshots_of(context, job)]
     start = 0
     if after is not None:
         ids = [each.id for each in found]
         if after not in ids:
-            raise wrong(f"{job.id} has no checkpoint {after[:80]!r} to list after", "after")
+            raise invalid(f"{job.id} has no checkpoint {after[:80]!r}", "after")
         start = ids.index(after) + 1
     page = found[start : start + limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return CheckpointPage(data=page, first_id=first, last_id=last, has_more=start + limit < len(found))
 
 
-def checkpoint_answer(job: Job, snapshot: Snapshot) -> CheckpointObject:
+def checkpoint_object(job: Job, snapshot: Snapshot) -> CheckpointObject:
     loss, accuracy = (snapshot.numbers.get(name) for name in ("evaluation_loss", "evaluation_accuracy"))
     return CheckpointObject(
         id=checkpoint_id(job.id, snapshot.step),
@@ -49,7 +49,7 @@ def checkpoint_answer(job: Job, snapshot: Snapshot) -> CheckpointObject:
             train_mean_token_accuracy=snapshot.numbers.get("train_accuracy"),
             valid_loss=loss,
             valid_mean_token_accuracy=accuracy,
-            full_valid_loss=loss,  # an evaluation is always over all of the data that there is for it
+            full_valid_loss=loss,  # every evaluation covers all of the evaluation data
             full_valid_mean_token_accuracy=accuracy,
         ),
     )

@@ -1,4 +1,4 @@
-"""Files: training data that users upload, and results that jobs leave."""
+"""Files: training data that clients upload, and result files of jobs."""
 
 import asyncio
 import errno
@@ -13,20 +13,22 @@ from onyx import fs
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.openai.deps import OpenAIRoute
-from onyx.api.openai.errors import missing, wrong
+from onyx.api.openai.errors import invalid, missing
+from onyx.api.openai.multipart import Form, in_place, receive
 from onyx.api.openai.schemas.files import UPLOAD, FileDeleted, FileObject, FilePage
-from onyx.api.openai.uploads import Form, in_place, receive
 from onyx.jobs.errors import BadValueError
 from onyx.jobs.store.uploads import StoredFile
 
 router = APIRouter(route_class=OpenAIRoute, tags=["files"])
 
 FileId = Annotated[str, InPath(max_length=128)]
-_SHORTEST, _LONGEST = 3600, 2_592_000
-_AROUND = 2**17
-"""Bytes of a request that are not the file's, at most: its other parts, and what stands between them."""
+_LEAST_SECONDS, _MOST_SECONDS = 3600, 2_592_000
+"""Bounds of `expires_after[seconds]`."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORM_BYTES = 2**17
+"""The most bytes of an upload besides its file: other fields, headers and boundaries."""
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 async def _file(file_id: FileId, context: ContextDep, caller: CallerDep) -> StoredFile:
@@ -41,18 +43,18 @@ FileDep = Annotated[StoredFile, Depends(_file)]
 
 @router.post("/files", openapi_extra=UPLOAD)
 async def create_file(request: Request, context: ContextDep, caller: CallerDep) -> FileObject:
-    """Upload a file. Its lines are checked when a job is made of it, so this is as fast as the disk."""
-    room, kind = context.home.disk_quota, request.headers.get("content-type", "")
-    refusal = await room.refusal(caller.name, _at_least(request))
+    """Upload a file. Its lines are checked when a job is created with it, not now."""
+    quota, content_type = context.home.disk_quota, request.headers.get("content-type", "")
+    refusal = await quota.refusal(caller.name, _announced_size(request))
     try:
-        file_id, form, part = await receive(context.settings, kind, request.stream(), refusal)
+        file_id, form, part = await receive(context.settings, content_type, request.stream(), refusal)
     except ClientDisconnect:
-        raise wrong("the upload was broken off", "file", code="invalid_multipart") from None
+        raise invalid("the client disconnected during the upload", "file", code="invalid_multipart") from None
     except OSError as error:
-        raise _no_room(error) from error
+        raise _disk_full(error) from error
     try:
-        filename, seconds = _checked(form)
-        if (refusal := await room.refusal(caller.name, form.size)) is not None:
+        filename, seconds = _check(form)
+        if (refusal := await quota.refusal(caller.name, form.size)) is not None:
             raise refusal
         with in_place(context.settings, file_id, filename, part) as folder:
             await asyncio.to_thread(fs.sync_directory, folder)
@@ -63,12 +65,12 @@ async def create_file(request: Request, context: ContextDep, caller: CallerDep) 
                 filename=filename,
                 size=form.size,
                 expires_after=seconds,
-                most_bytes=await room.for_files(caller.name),
+                most_bytes=await quota.bytes_for_files(caller.name),
             )
     finally:
         part.unlink(missing_ok=True)
     request.state.made = stored.id
-    return file_answer(stored)
+    return file_object(stored)
 
 
 @router.get("/files")
@@ -86,8 +88,8 @@ async def list_files(
             caller.sees, purpose=purpose, after=after, limit=limit, oldest_first=order == "asc"
         )
     except BadValueError as error:
-        raise wrong(str(error), "after") from None
-    data = [file_answer(file) for file in files]
+        raise invalid(str(error), "after") from None
+    data = [file_object(file) for file in files]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return FilePage(data=data, first_id=first, last_id=last, has_more=more)
 
@@ -95,12 +97,12 @@ async def list_files(
 @router.get("/files/{file_id}")
 async def get_file(file: FileDep) -> FileObject:
     """One file."""
-    return file_answer(file)
+    return file_object(file)
 
 
 @router.delete("/files/{file_id}")
 async def delete_file(file: FileDep, context: ContextDep, caller: CallerDep) -> FileDeleted:
-    """Remove a file. Jobs that have been prepared no longer need theirs."""
+    """Delete a file. Jobs that are already prepared do not need it any more."""
     deleted = await context.store.uploads.delete(file.id, caller.sees)
     file.path(context.settings.home).unlink(missing_ok=True)
     return FileDeleted(id=file.id, deleted=deleted)
@@ -112,14 +114,14 @@ async def delete_file(file: FileDep, context: ContextDep, caller: CallerDep) -> 
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 async def get_content(file: FileDep, context: ContextDep) -> Response:
-    """Its bytes."""
+    """The content of a file."""
     path = file.path(context.settings.home)
     if not path.is_file():
         raise missing("file", file.id, "file_id")
     return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
 
 
-def file_answer(file: StoredFile) -> FileObject:
+def file_object(file: StoredFile) -> FileObject:
     return FileObject(
         id=file.id,
         bytes=file.bytes,
@@ -130,21 +132,23 @@ def file_answer(file: StoredFile) -> FileObject:
     )
 
 
-def _at_least(request: Request) -> int:
-    """How large the file is at least, by what the request says of itself; 0 where it says nothing."""
-    announced = request.headers.get("content-length", "")
-    return max(0, int(announced[:20]) - _AROUND) if announced.isascii() and announced.isdigit() else 0
+def _announced_size(request: Request) -> int:
+    """The least size of the file by the request's Content-Length; 0 without that header."""
+    length = request.headers.get("content-length", "")
+    return max(0, int(length[:20]) - _FORM_BYTES) if length.isascii() and length.isdigit() else 0
 
 
-def _checked(form: Form) -> tuple[str, float | None]:
-    """The file's name and how long it lives."""
+def _check(form: Form) -> tuple[str, float | None]:
+    """The file's name, and the seconds until it expires; 400 if the form is wrong."""
     if form.filename is None:
-        raise wrong("there is no file in the request: send one as the part named file", "file")
+        raise invalid("the request has no file: send it as the part named file", "file")
     purpose = form.fields.get("purpose")
     if purpose != "fine-tune":
-        raise wrong(f"purpose must be fine-tune, which is all this service does, not {str(purpose)[:80]!r}", "purpose")
+        raise invalid(
+            f"purpose must be fine-tune, which is all this service does, not {str(purpose)[:80]!r}", "purpose"
+        )
     if form.size == 0:
-        raise wrong("the file is empty", "file", code="empty_file")
+        raise invalid("the file is empty", "file", code="empty_file")
     return form.filename, _lifetime(form.fields)
 
 
@@ -153,16 +157,21 @@ def _lifetime(fields: dict[str, str]) -> float | None:
     if anchor is None and seconds is None:
         return None
     if anchor != "created_at":
-        raise wrong("the anchor must be created_at", "expires_after.anchor")
+        raise invalid("the anchor must be created_at", "expires_after.anchor")
     if seconds is None or not (seconds.isascii() and seconds.isdigit() and len(seconds) < 9):
-        raise wrong(f"seconds must be a whole number from {_SHORTEST} to {_LONGEST}", "expires_after.seconds")
-    if not _SHORTEST <= int(seconds) <= _LONGEST:
-        raise wrong(f"seconds must be from {_SHORTEST} to {_LONGEST}, not {seconds}", "expires_after.seconds")
+        raise invalid(
+            f"seconds must be a whole number from {_LEAST_SECONDS} to {_MOST_SECONDS}", "expires_after.seconds"
+        )
+    if not _LEAST_SECONDS <= int(seconds) <= _MOST_SECONDS:
+        raise invalid(
+            f"seconds must be from {_LEAST_SECONDS} to {_MOST_SECONDS}, not {seconds}", "expires_after.seconds"
+        )
     return float(seconds)
 
 
-def _no_room(error: OSError) -> ApiError:
-    if error.errno not in _FULL:
+def _disk_full(error: OSError) -> ApiError:
+    """507 if the error says that the disk is full; any other error is raised again."""
+    if error.errno not in _DISK_FULL:
         raise error
-    message = "no room on the service's disk: delete files, or ask its operator"
+    message = "the service's disk is full: delete files, or ask its operator"
     return ApiError(507, message, code="disk_full", param="file")

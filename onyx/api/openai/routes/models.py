@@ -1,4 +1,4 @@
-"""Models: what a job may begin with, and what jobs have made."""
+"""Models: base models, and the fine-tuned models that jobs have published."""
 
 import asyncio
 from contextlib import suppress
@@ -13,8 +13,15 @@ from onyx.api.app_context import AppContext
 from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.caller import Caller
 from onyx.api.openai.deps import OpenAIRoute
-from onyx.api.openai.errors import no_model, wrong
-from onyx.api.openai.model_catalogue import BaseModel, FineTunedModel, base_models, find_model, is_fine_tuned, models_of
+from onyx.api.openai.errors import invalid, model_not_found
+from onyx.api.openai.model_catalogue import (
+    BaseModelEntry,
+    FineTunedModel,
+    base_models,
+    find_model,
+    is_fine_tuned,
+    models_of,
+)
 from onyx.api.openai.schemas.models import ModelDeleted, ModelObject, ModelPage
 from onyx.jobs.models import Job
 from onyx.jobs.status import OPEN, JobStatus
@@ -22,21 +29,21 @@ from onyx.jobs.status import OPEN, JobStatus
 router = APIRouter(route_class=OpenAIRoute, tags=["models"])
 
 MOST_JOBS = 1000
-"""Of which a list names the models."""
+"""How many jobs a list of models covers, newest first."""
 
 ModelId = Annotated[str, InPath(max_length=1024)]
 
 
 @router.get("/models")
 async def list_models(context: ContextDep, caller: CallerDep) -> ModelPage:
-    """Base models that are here, your fine-tuned ones and their checkpoints."""
+    """List base models, your fine-tuned models and their checkpoints."""
     page = await context.store.jobs.list(owner=caller.sees, statuses=(JobStatus.SUCCEEDED,), limit=MOST_JOBS)
     return ModelPage(data=await asyncio.to_thread(_all_models, context, page.jobs))
 
 
 @router.get("/models/{model:path}")
 async def retrieve_model(model: ModelId, context: ContextDep, caller: CallerDep) -> ModelObject:
-    """One of them."""
+    """Retrieve a model."""
     if is_fine_tuned(model):
         found = await find_model(model, context, caller)
         if found is not None:
@@ -44,19 +51,19 @@ async def retrieve_model(model: ModelId, context: ContextDep, caller: CallerDep)
     for base in await asyncio.to_thread(base_models, context.settings):
         if base.name == model:
             return _base_object(base)
-    raise no_model(model)
+    raise model_not_found(model)
 
 
 @router.delete("/models/{model:path}")
 async def delete_model(model: ModelId, context: ContextDep, caller: CallerDep) -> ModelDeleted:
-    """Remove a fine-tuned model with its checkpoints, or one checkpoint. The record of its job stays."""
+    """Delete a fine-tuned model with its checkpoints, or one checkpoint. The record of its job stays."""
     found = await find_model(model, context, caller)
     if found is None and any(base.name == model for base in await asyncio.to_thread(base_models, context.settings)):
-        raise wrong("only fine-tuned models can be deleted: base models are the operator's", "model")
+        raise invalid("only fine-tuned models can be deleted: base models belong to the operator", "model")
     if found is None:
-        raise no_model(model)
+        raise model_not_found(model)
     if not found.job.status.terminal:
-        raise wrong(f"{found.job.id} is {found.job.status}: cancel it first, or wait", "model", code="invalid_status")
+        raise invalid(f"{found.job.id} is {found.job.status}: cancel it first, or wait", "model", code="invalid_status")
     await _refuse_if_used(found, context, caller)
     folder = context.settings.job_dir(found.job.id)
     paths = [found.path] if found.epoch is not None else [folder / "model", folder / "snapshots"]
@@ -68,15 +75,15 @@ async def _refuse_if_used(found: FineTunedModel, context: AppContext, caller: Ca
     page = await context.store.jobs.list(owner=caller.sees, statuses=OPEN, limit=MOST_JOBS)
     for job in page.jobs:
         if job.spec.model.partition(":")[0] == found.job.id:
-            raise wrong(f"{job.id} is {job.status} and begins with this model: wait for it", "model", code="in_use")
+            raise invalid(f"{job.id} is {job.status} and uses this model: wait until it ends", "model", code="in_use")
 
 
 def _all_models(context: AppContext, jobs: tuple[Job, ...]) -> list[ModelObject]:
-    made = [_object(name, job) for job in jobs for name in models_of(context.settings, job)]
-    return [_base_object(base) for base in base_models(context.settings)] + made
+    fine_tuned = [_object(name, job) for job in jobs for name in models_of(context.settings, job)]
+    return [_base_object(base) for base in base_models(context.settings)] + fine_tuned
 
 
-def _base_object(base: BaseModel) -> ModelObject:
+def _base_object(base: BaseModelEntry) -> ModelObject:
     return ModelObject(id=base.name, created=base.created, owned_by=base.owner)
 
 
@@ -85,7 +92,7 @@ def _object(name: str, job: Job) -> ModelObject:
 
 
 def remove(paths: list[Path]) -> None:
-    """Each loses its name first, so that no reader meets half of one."""
+    """Remove the directories that exist. Each is renamed first, so that no reader finds half a model."""
     for path in paths:
-        with suppress(FileNotFoundError):  # another request was first, or there never was a snapshot
+        with suppress(FileNotFoundError):  # another request has removed it, or the job kept no snapshot
             fs.remove(path)

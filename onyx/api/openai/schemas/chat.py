@@ -1,4 +1,4 @@
-"""Chat completions: what may be asked, and what is answered."""
+"""Bodies and answers of chat completions."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ class StreamOptions(Body):
 
 
 class ChatBody(Body):
-    """What OpenAI's client sends. What cannot be honoured is refused unless it changes nothing."""
+    """The parameters of OpenAI's client. One that is not supported is refused unless its value changes nothing."""
 
     model: ModelName
     messages: Annotated[list[Json], Field(min_length=1, max_length=MOST_MESSAGES)]
@@ -34,14 +34,16 @@ class ChatBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    user: str | None = Field(default=None, description="Has no effect here, as the four that follow")
+    user: str | None = Field(default=None, description="No effect here, nor have the next four")
     metadata: Json | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
 
     n: Any = Field(default=None, description="1")
-    tools: Any = Field(default=None, description="Refused, as all that follow, unless it says nothing")
+    tools: Any = Field(
+        default=None, description="Not supported, like all that follow: refused unless the value changes nothing"
+    )
     tool_choice: Any = None
     parallel_tool_calls: Any = None
     functions: Any = None
@@ -95,13 +97,13 @@ class ChatCompletion(Answer):
 
 
 class Delta(Answer):
-    """What is new. What is not is left out: some clients take a null for a change."""
+    """The new part of an answer. Fields without news are left out, because some clients take a null for a change."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
     @model_serializer(mode="wrap")
-    def _only_news(self, write: SerializerFunctionWrapHandler) -> Json:
+    def _without_nulls(self, write: SerializerFunctionWrapHandler) -> Json:
         return {name: value for name, value in write(self).items() if value is not None}
 
 

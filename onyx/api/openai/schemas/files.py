@@ -14,7 +14,7 @@ class FileObject(Answer):
     filename: str
     purpose: str
     status: Literal["processed"] = "processed"
-    """A file is there when it is whole. Its lines are looked at when a job is made of it."""
+    """Always `processed`: a file is listed when it is complete, and its lines are checked when a job is created."""
 
     status_details: None = None
 
@@ -52,4 +52,4 @@ UPLOAD: dict[str, Any] = {
         },
     }
 }
-"""What an upload looks like. It is read by hand, because nothing else reads one without keeping it in memory."""
+"""The OpenAPI description of an upload, which `multipart.py` parses itself to write the file while it arrives."""

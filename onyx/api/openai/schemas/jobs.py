@@ -1,4 +1,4 @@
-"""Bodies and answers about fine-tuning jobs."""
+"""Bodies and answers about fine-tuning jobs, their events and their checkpoints."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ def _auto(value: Any) -> Any:
 
 
 Automatic = BeforeValidator(_auto, json_schema_input_type=float | Literal["auto"] | None)
-"""A number, or "auto", which is the same as not to say one."""
+"""A number, or "auto", which is the same as leaving it out."""
 
 Epochs = Annotated[Annotated[int, Field(ge=1, le=50)] | None, Automatic]
 BatchSize = Annotated[Annotated[int, Field(ge=1, le=256)] | None, Automatic]
@@ -64,23 +64,23 @@ class Integration(Body):
 
 
 class OnyxOptions(TrainingConfig):
-    """What Onyx can do beyond OpenAI's API: sent as `onyx` in the client's `extra_body`."""
+    """Onyx's own settings, beyond OpenAI's API: sent as `onyx` in the client's `extra_body`."""
 
     max_length: Annotated[int, Field(ge=2)] = 2048
-    """Tokens of a sample; what is longer is cut, and counted in an event."""
+    """Tokens of a sample. Longer samples are truncated, and an event says how many."""
 
     overlong: Literal["truncate", "refuse"] = "truncate"
     evaluation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Held out of the training file where there is no validation file."""
+    """The fraction of the training file to evaluate on, where there is no validation file."""
 
     tolerated_bad_lines: Annotated[float, Field(ge=0, lt=1)] = 0.0
     window: Amount | None = None
-    """The batch size, where it must be more than OpenAI's 256."""
+    """The batch size, for sizes above OpenAI's limit of 256."""
 
     accumulation_steps: Amount | None = None
     devices: Annotated[int, Field(ge=1, le=1024)] = 1
     auto_start: bool = True
-    """False: check and plan, and wait for `resume`."""
+    """False: the job is checked and planned, then waits for `resume`."""
 
     webhook_url: Annotated[str, Field(max_length=2048)] | None = None
 
@@ -90,7 +90,7 @@ _VALUE = Annotated[str, StringConstraints(max_length=512)]
 
 
 class JobBody(Body):
-    """A fine-tune to make."""
+    """A fine-tuning job to create."""
 
     model: ModelName
     training_file: FileId
@@ -118,7 +118,7 @@ class JobBody(Body):
 
 
 class Numbers(Answer):
-    """Resolved: never "auto"."""
+    """Hyperparameters with every "auto" resolved."""
 
     n_epochs: int
     batch_size: int

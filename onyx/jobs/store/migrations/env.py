@@ -1,4 +1,4 @@
-"""How Alembic runs here: on a connection and in a transaction that `onyx.jobs.store.migrate` opened."""
+"""Alembic's environment. It runs on the connection and in the transaction that `onyx.jobs.store.migrate` opened."""
 
 from alembic import context
 

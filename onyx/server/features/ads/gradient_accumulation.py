@@ -1,6 +1,6 @@
-"""The import path that the documentation promises. The code lives in `onyx.accumulation.ads`.
+"""The documented import path of the accumulation library; the code is in `onyx.accumulation.ads`.
 
-Here the accumulator that plans meets the planner: neither room imports the other.
+It joins the adaptive accumulator with the planner of `onyx.memory`: the library itself imports nothing but torch.
 """
 
 from onyx.accumulation import ads
@@ -34,6 +34,6 @@ __all__ = [
 
 
 class AdaptiveGradientAccumulator(ads.AdaptiveGradientAccumulator):
-    """Picks the batch size that fits, then the N that reaches `target_batch_size`."""
+    """Plans the batch size that fits into memory, then the N that reaches `target_batch_size`."""
 
     planner = DevicePlanner()

@@ -1,6 +1,6 @@
-"""The import path that the documentation promises. The code lives in `onyx.api`.
+"""The documented import path of the API's router; the code is in `onyx.api`.
 
-`app.include_router(router, prefix="/api/v1")` in anybody's app is all it takes.
+An app embeds the service with `app.include_router(router, prefix="/api/v1")`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ router = make_router()
 
 
 def __getattr__(name: str) -> Any:
-    """Accumulators need torch, and a service must not load it: so they come when somebody asks for them."""
+    """Import the accumulators only when they are used: they need torch, which the service must not load."""
     if name == "GradientAccumulationAPI":
         from onyx.accumulation.ads import GradientAccumulationAPI
 

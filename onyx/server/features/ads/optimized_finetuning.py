@@ -1,4 +1,4 @@
-"""The import path that the documentation promises. The code lives in `onyx.jobs.service`."""
+"""The documented import path of the library's job service; the code is in `onyx.jobs.service`."""
 
 from onyx.jobs.service import OptimizedFineTuningService
 

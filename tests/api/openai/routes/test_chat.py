@@ -1,4 +1,4 @@
-"""Chat completions inside of one process; tests/acceptance has them with the official client."""
+"""Chat completions against the app in this process; tests/acceptance tests them with OpenAI's own client."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from onyx.settings import Settings
 from tests.api.service import service
 
-ASKED: dict[str, Any] = {"model": "onyx/tiny", "messages": [{"role": "user", "content": "hello"}]}
+BODY: dict[str, Any] = {"model": "onyx/tiny", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def error(client: TestClient, status: int, **more: Any) -> dict[str, Any]:
-    answer = client.post("/v1/chat/completions", json=ASKED | more)
+    answer = client.post("/v1/chat/completions", json=BODY | more)
     assert answer.status_code == status, answer.text
     assert set(answer.json()) == {"error"}
     found: dict[str, Any] = answer.json()["error"]
@@ -32,7 +32,7 @@ def error(client: TestClient, status: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name",
     [
-        "nobody/nothing",  # a hub's, that no job has fetched
+        "owner/missing",  # a name on the hub that no job has downloaded
         "ft:onyx/tiny:me::0123456789abcdefghijklmn",
         "ftjob-0123456789abcdefghijklmn",
         "ftjob-0123456789abcdefghijklmn:epoch-1",
@@ -40,7 +40,7 @@ def error(client: TestClient, status: int, **more: Any) -> dict[str, Any]:
         "no such model",
     ],
 )
-def test_a_model_that_is_not_the_callers(client: TestClient, name: str) -> None:
+def test_an_unknown_model_is_a_404(client: TestClient, name: str) -> None:
     found = error(client, 404, model=name)
     assert (found["code"], found["param"], found["type"]) == ("model_not_found", "model", "invalid_request_error")
 
@@ -60,18 +60,18 @@ def test_a_model_that_is_not_the_callers(client: TestClient, name: str) -> None:
         ({"stream": "perhaps"}, "stream"),
     ],
 )
-def test_what_is_wrong_is_named(client: TestClient, more: dict[str, Any], param: str) -> None:
+def test_an_invalid_parameter_is_named(client: TestClient, more: dict[str, Any], param: str) -> None:
     assert error(client, 400, **more)["param"] == param
 
 
-def test_whole_and_streamed_are_the_same(client: TestClient) -> None:
-    """Without a runner a fresh interpreter answers."""
-    asked = ASKED | {"max_tokens": 20, "seed": 4}
-    whole = client.post("/v1/chat/completions", json=asked).json()
+def test_a_streamed_answer_is_the_same_as_a_whole_one(client: TestClient) -> None:
+    """Without a runner there is no fork server: a new interpreter runs the model."""
+    body = BODY | {"max_tokens": 20, "seed": 4}
+    whole = client.post("/v1/chat/completions", json=body).json()
     assert whole["object"] == "chat.completion"
     assert whole["usage"]["total_tokens"] == whole["usage"]["prompt_tokens"] + whole["usage"]["completion_tokens"]
     streamed = client.post(
-        "/v1/chat/completions", json=asked | {"stream": True, "stream_options": {"include_usage": True}}
+        "/v1/chat/completions", json=body | {"stream": True, "stream_options": {"include_usage": True}}
     )
     assert streamed.headers["content-type"].startswith("text/event-stream")
     *events, done, rest = streamed.text.split("\n\n")
@@ -86,12 +86,12 @@ def test_whole_and_streamed_are_the_same(client: TestClient) -> None:
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
-def test_what_the_model_refuses_has_a_status_when_streamed_too(client: TestClient) -> None:
+def test_a_prompt_that_is_too_long_has_an_error_status_when_streamed_too(client: TestClient) -> None:
     found = error(client, 400, stream=True, messages=[{"role": "user", "content": "x" * 3000}])
     assert (found["code"], found["param"]) == ("context_length_exceeded", "messages")
 
 
-def test_the_service_stays_without_torch(tmp_path: Path) -> None:
+def test_the_chat_route_imports_no_torch(tmp_path: Path) -> None:
     import subprocess
     import sys
 

@@ -1,9 +1,9 @@
 from fastapi.testclient import TestClient
 
-from tests.api.openai.world import create, refused
+from tests.api.openai.helpers import create, refused
 
 
-def test_events_come_newest_first_under_ids_that_stay(client: TestClient) -> None:
+def test_events_are_newest_first_and_keep_their_ids(client: TestClient) -> None:
     job = create(client)
     for change in ("pause", "resume", "cancel"):
         client.post(f"/v1/fine_tuning/jobs/{job['id']}/{change}")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from onyx.api.openai.routes import files
+from onyx import fs
 from onyx.settings import Settings
-from tests.api.openai.world import CHAT, create, refused, upload
+from tests.api.openai.helpers import CHAT, create, refused, upload
 from tests.api.service import service
 
 
-def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
+def test_a_file_is_uploaded_read_and_deleted(client: TestClient, home: Path) -> None:
     file = upload(client)
     assert file == {
         "id": file["id"],
@@ -36,7 +36,9 @@ def test_a_file_comes_back_as_it_went(client: TestClient, home: Path) -> None:
     assert list((home / "uploads").iterdir()) == []
 
 
-def test_a_slow_disk_keeps_no_other_request_waiting(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_is_synced_in_a_thread_and_not_on_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[Path] = []
 
     def sync(folder: Path) -> None:
@@ -44,12 +46,12 @@ def test_a_slow_disk_keeps_no_other_request_waiting(client: TestClient, monkeypa
             asyncio.get_running_loop()
         synced.append(folder)
 
-    monkeypatch.setattr(files, "sync_directory", sync)
+    monkeypatch.setattr(fs, "sync_directory", sync)
     upload(client)
     assert [folder.name for folder in synced] == ["uploads"]
 
 
-def test_pages_go_from_the_last_id_on(client: TestClient) -> None:
+def test_a_page_continues_after_the_last_id(client: TestClient) -> None:
     ids = [upload(client)["id"] for _ in range(3)]
     newest = client.get("/v1/files", params={"limit": 2}).json()
     assert ([file["id"] for file in newest["data"]], newest["has_more"]) == ([ids[2], ids[1]], True)
@@ -74,7 +76,7 @@ def test_pages_go_from_the_last_id_on(client: TestClient) -> None:
         ),
     ],
 )
-def test_wrong_fields_are_named_and_leave_nothing(
+def test_wrong_fields_are_named_and_no_file_is_left(
     client: TestClient, home: Path, fields: dict[str, str], param: str
 ) -> None:
     response = client.post("/v1/files", files={"file": ("a.jsonl", CHAT)}, data=fields)
@@ -82,13 +84,13 @@ def test_wrong_fields_are_named_and_leave_nothing(
     assert list((home / "uploads").iterdir()) == []
 
 
-def test_what_is_too_large_leaves_nothing(client: TestClient, home: Path) -> None:
+def test_a_file_that_is_too_large_is_refused_and_not_left(client: TestClient, home: Path) -> None:
     response = client.post("/v1/files", files={"file": ("a.jsonl", b"x" * 5000)}, data={"purpose": "fine-tune"})
     assert refused(response, 413)[1] == "too_large"
     assert list((home / "uploads").iterdir()) == []
 
 
-def test_half_a_gigabyte_unless_the_operator_says_otherwise() -> None:
+def test_the_default_upload_limit() -> None:
     assert Settings().upload_bytes == 512 * 2**20
 
 
@@ -99,7 +101,7 @@ def test_an_empty_file_or_none_is_refused(client: TestClient) -> None:
     assert refused(client.post("/v1/files", json={"purpose": "fine-tune"}))[0] == "file"
 
 
-def test_what_a_killed_server_left_half_is_never_seen_and_goes(client: TestClient, home: Path) -> None:
+def test_partial_uploads_of_a_killed_server_are_not_listed_and_are_removed(client: TestClient, home: Path) -> None:
     upload(client)
     old, new = (home / "uploads" / f".file-{name}.part" for name in ("old", "new"))
     old.write_bytes(b"half")
@@ -122,8 +124,8 @@ def send(client: TestClient, size: int) -> Any:
     return client.post("/v1/files", files={"file": ("a.jsonl", b"x" * size)}, data={"purpose": "fine-tune"})
 
 
-@pytest.mark.parametrize("size", [601, 2**20])  # told by the file itself, and by the request before it comes
-def test_an_owners_quota_is_a_413_that_leaves_nothing(home: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [601, 2**20])  # known when the file has been received, and from its Content-Length
+def test_a_used_up_disk_quota_is_a_413_and_no_file_is_left(home: Path, size: int) -> None:
     with limited(home, owner_disk_bytes=1000) as client:
         first = send(client, 400).json()["id"]
         answer = send(client, size)
@@ -136,7 +138,7 @@ def test_an_owners_quota_is_a_413_that_leaves_nothing(home: Path, size: int) -> 
         assert send(client, 400).status_code == 200
 
 
-def test_several_at_once_keep_the_quota_together(home: Path) -> None:
+def test_concurrent_uploads_keep_the_quota(home: Path) -> None:
     with limited(home, owner_disk_bytes=1000) as client:
         with ThreadPoolExecutor(8) as pool:
             statuses = sorted(answer.status_code for answer in pool.map(lambda _: send(client, 400), range(8)))
@@ -144,7 +146,7 @@ def test_several_at_once_keep_the_quota_together(home: Path) -> None:
         assert len(list((home / "uploads").iterdir())) == 2
 
 
-def test_jobs_count_beside_files(home: Path) -> None:
+def test_files_of_jobs_count_towards_the_quota(home: Path) -> None:
     with limited(home, owner_disk_bytes=1000) as client:
         job = create(client, training_file=send(client, 400).json()["id"])
         folder = home / "jobs" / job["id"]
@@ -154,7 +156,7 @@ def test_jobs_count_beside_files(home: Path) -> None:
         assert send(client, 100).status_code == 200
 
 
-def test_a_nearly_full_disk_is_a_503_to_be_tried_again(home: Path) -> None:
+def test_a_nearly_full_disk_is_a_503_with_retry_after(home: Path) -> None:
     with limited(home, free_disk_bytes=2**62) as client:
         answer = send(client, 2**20)
         assert refused(answer, 503) == (None, "disk_low")

@@ -1,4 +1,4 @@
-"""Making jobs and reading them. That they run is shown in tests/acceptance."""
+"""Creating, listing and changing jobs. tests/acceptance tests that they run."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from onyx.jobs.home import Home
 from onyx.settings import Settings
 from onyx.training.contract.spec import JobSpec, TrainingSpec
-from tests.api.openai.world import create, refused, upload
+from tests.api.openai.helpers import create, refused, upload
 from tests.api.service import service
 
 
@@ -86,7 +86,7 @@ def test_every_setting_is_reachable(client: TestClient, home: Any) -> None:
     assert set(TrainingSpec.model_fields) <= named, "a new setting of a job must be reachable from here"
 
 
-def test_a_multiplier_multiplies(client: TestClient, home: Any) -> None:
+def test_the_multiplier_scales_the_learning_rate(client: TestClient, home: Any) -> None:
     numbers = {"learning_rate_multiplier": 0.5}
     adapter = create(client, hyperparameters=numbers, onyx={"lora_r": 4})
     assert spec_of(home, adapter["id"]).training.learning_rate == pytest.approx(1e-4)
@@ -128,12 +128,12 @@ def test_dpo_maps_its_beta(client: TestClient, home: Any) -> None:
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_mistakes_are_named(client: TestClient, body: dict[str, Any], param: str) -> None:
+def test_an_invalid_field_is_named(client: TestClient, body: dict[str, Any], param: str) -> None:
     whole = {"model": "onyx/tiny", "training_file": upload(client)["id"]} | body
     assert refused(client.post("/v1/fine_tuning/jobs", json=whole))[0] == param
 
 
-def test_a_webhook_must_be_out_there(home: Any) -> None:
+def test_a_webhook_must_be_a_public_https_url(home: Any) -> None:
     settings = Settings(home=home, embedded_runner=False, webhook_secret=SecretStr("s"))
     with service(settings) as client:
         whole = {"model": "onyx/tiny", "training_file": upload(client)["id"]}
@@ -148,7 +148,7 @@ def test_a_webhook_must_be_out_there(home: Any) -> None:
             assert refused(response) == ("onyx.webhook_url", "webhook_refused"), url
 
 
-def test_lists_have_pages_and_know_metadata(client: TestClient) -> None:
+def test_jobs_are_listed_by_page_and_by_metadata(client: TestClient) -> None:
     marked = [create(client, metadata={"team": "a b", "n": str(n)})["id"] for n in range(2)]
     plain = create(client)["id"]
     page = client.get("/v1/fine_tuning/jobs", params={"limit": 2}).json()
@@ -167,7 +167,7 @@ def test_lists_have_pages_and_know_metadata(client: TestClient) -> None:
     assert refused(client.get("/v1/fine_tuning/jobs", params={"after": "ftjob-x"}))[0] == "after"
 
 
-def test_states_that_do_not_fit_are_a_400(client: TestClient) -> None:
+def test_a_change_that_the_status_does_not_allow_is_a_400(client: TestClient) -> None:
     job = create(client)
     path = f"/v1/fine_tuning/jobs/{job['id']}"
     assert client.post(f"{path}/pause").json()["status"] == "paused"
@@ -178,7 +178,7 @@ def test_states_that_do_not_fit_are_a_400(client: TestClient) -> None:
     assert refused(client.post("/v1/fine_tuning/jobs/ftjob-x/cancel"), 404)[0] == "fine_tuning_job_id"
 
 
-def test_only_a_request_that_says_it_comes_again_finds_the_former_job(client: TestClient) -> None:
+def test_only_a_retry_finds_the_job_of_the_first_request(client: TestClient) -> None:
     body = {"model": "onyx/tiny", "training_file": upload(client)["id"]}
 
     def ask(**headers: str) -> str:
@@ -198,7 +198,7 @@ def test_only_a_request_that_says_it_comes_again_finds_the_former_job(client: Te
     assert refused(other)[1] == "idempotency_conflict"
 
 
-def test_an_operators_limits_hold_and_defaults_keep_to_them(home: Any) -> None:
+def test_the_operators_limits_apply_to_requests_and_defaults(home: Any) -> None:
     settings = Settings(home=home, embedded_runner=False, most_epochs=2, most_max_length=100, open_jobs_per_owner=1)
     with service(settings) as client:
         file = upload(client)["id"]

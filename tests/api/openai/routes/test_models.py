@@ -15,7 +15,7 @@ from onyx.jobs.process_identity import this_process
 from onyx.jobs.spec_builder import job_spec
 from onyx.settings import Settings
 from onyx.training.contract.attempt import Event, Result
-from tests.api.openai.world import create, refused, upload
+from tests.api.openai.helpers import create, refused, upload
 from tests.api.service import service
 
 SNAPSHOT = {
@@ -37,7 +37,7 @@ def settings(home: Path, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def job(settings: Settings) -> Job:
-    """A job that has succeeded, with a model and a snapshot."""
+    """A succeeded job with a model and a snapshot."""
     return asyncio.run(_succeeded(settings))
 
 
@@ -76,7 +76,7 @@ def path_of(name: str) -> str:
     return f"/v1/models/{quote(name, safe='')}"
 
 
-def test_all_that_can_be_used_is_listed_and_found(client: TestClient, job: Job) -> None:
+def test_usable_models_are_listed_and_retrieved(client: TestClient, job: Job) -> None:
     name = f"ft:onyx/tiny:local::{job.id.removeprefix('ftjob-')}"
     names = [model["id"] for model in client.get("/v1/models").json()["data"]]
     assert {"onyx/tiny", "ours/small", name, f"{name}:ckpt-step-6"} <= set(names)
@@ -86,7 +86,7 @@ def test_all_that_can_be_used_is_listed_and_found(client: TestClient, job: Job) 
         assert refused(client.get(path_of(other)), 404) == ("model", "model_not_found"), other
 
 
-def test_checkpoints_are_snapshots_with_their_numbers(client: TestClient, job: Job) -> None:
+def test_checkpoints_are_snapshots_with_their_metrics(client: TestClient, job: Job) -> None:
     path = f"/v1/fine_tuning/jobs/{job.id}/checkpoints"
     page = client.get(path).json()
     [checkpoint] = page["data"]
@@ -108,13 +108,13 @@ def test_checkpoints_are_snapshots_with_their_numbers(client: TestClient, job: J
 
 @pytest.mark.parametrize("name", ["x" * 300, "é" * 200, "ours/" + "x" * 300])
 def test_a_name_that_is_too_long_for_a_path_is_a_404(client: TestClient, name: str) -> None:
-    asked = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
-    assert refused(client.post("/v1/chat/completions", json=asked), 404) == ("model", "model_not_found")
+    chat = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
+    assert refused(client.post("/v1/chat/completions", json=chat), 404) == ("model", "model_not_found")
     job = {"model": name, "training_file": upload(client)["id"]}
     assert client.post("/v1/fine_tuning/jobs", json=job).status_code in (400, 404)
 
 
-def test_a_model_that_two_requests_delete_at_once_is_no_error(tmp_path: Path) -> None:
+def test_two_concurrent_deletes_of_a_model_both_succeed(tmp_path: Path) -> None:
     models = [tmp_path / f"job-{number}" / "model" for number in range(200)]
     for model in models:
         model.mkdir(parents=True)
@@ -123,7 +123,9 @@ def test_a_model_that_two_requests_delete_at_once_is_no_error(tmp_path: Path) ->
     assert not any(list(model.parent.iterdir()) for model in models)
 
 
-def test_a_model_goes_with_its_checkpoints_unless_it_is_used(client: TestClient, job: Job, settings: Settings) -> None:
+def test_a_model_is_deleted_with_its_checkpoints_unless_a_job_uses_it(
+    client: TestClient, job: Job, settings: Settings
+) -> None:
     name = f"ft:onyx/tiny:local::{job.id.removeprefix('ftjob-')}"
     user = create(client, model=f"{name}:ckpt-step-6")
     assert refused(client.delete(path_of(name))) == ("model", "in_use")

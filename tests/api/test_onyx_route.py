@@ -1,4 +1,4 @@
-"""The one way of every request."""
+"""What every request passes: admission before the body, request ids, internal errors, route templates."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.testclient import TestClient
 
 from onyx.api.app import create_app
-from onyx.api.http.route import OnyxRoute, request_id_of, route_template
+from onyx.api.onyx_route import OnyxRoute, request_id_of, route_template
 from onyx.settings import Settings
 from tests.api.service import AT, make_key
 
@@ -22,8 +22,8 @@ def scope(path: str, **headers: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/config", "/training/with-accumulation", "/calculate-batch-size", "/optimize"])
-def test_who_is_asking_is_known_before_the_body_is_read(here: Settings, path: str) -> None:
-    """A stranger must not make the service hold megabytes."""
+def test_the_caller_is_checked_before_the_body_is_read(here: Settings, path: str) -> None:
+    """Otherwise any client could make the service buffer megabytes."""
     make_key(here, "ann")
     app = create_app(here)
     sent: list[dict[str, Any]] = []
@@ -36,27 +36,26 @@ def test_who_is_asking_is_known_before_the_body_is_read(here: Settings, path: st
 
     async def story() -> None:
         await app(scope(AT + path, host="localhost"), receive, send)
-        await (await app.state.context_provider.context()).home.close()  # no lifespan does it
 
     asyncio.run(story())
     assert sent[0]["status"] == 401
 
 
-def test_a_request_is_counted_once(here: Settings) -> None:
+def test_a_request_counts_once_towards_the_rate_limit(here: Settings) -> None:
     app = create_app(here.model_copy(update={"rate_limit": "2/hour"}))
     with TestClient(app) as client:
         assert [client.post(f"{AT}/config", json={}).status_code for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize("given", ["", "x" * 65, "a b", "<script>", "é"])
-def test_every_answer_has_a_harmless_request_id(client: TestClient, given: str) -> None:
+def test_every_answer_has_a_safe_request_id(client: TestClient, given: str) -> None:
     headers = {b"X-Request-Id": given.encode()}
     for answer in (client.get(f"{AT}/stats", headers=headers), client.get(f"{AT}/stats/no", headers=headers)):
         assert re.fullmatch(r"req_[0-9a-f]{24}", answer.headers["x-request-id"])
     assert client.get(f"{AT}/stats", headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"
 
 
-def test_a_defect_is_a_number_for_the_operator_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_shows_only_the_request_id(caplog: pytest.LogCaptureFixture) -> None:
     router = APIRouter(route_class=OnyxRoute)
 
     @router.get("/broken")
@@ -72,21 +71,21 @@ def test_a_defect_is_a_number_for_the_operator_and_nothing_else(caplog: pytest.L
     assert "/srv/secret/path" in caplog.text
 
 
-OWN = APIRouter()
+INNER = APIRouter()
 
 
-@OWN.get("/training/{training_id}/events")
+@INNER.get("/training/{training_id}/events")
 def events(request: Request) -> str:
     return route_template(request, "/training/{training_id}/events")
 
 
-@OWN.get("/files/{path:path}")
+@INNER.get("/files/{path:path}")
 def files(request: Request) -> str:
     return route_template(request, "/files/{path}")
 
 
 ROUTER = APIRouter(prefix="/gradient-accumulation")
-ROUTER.include_router(OWN)
+ROUTER.include_router(INNER)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def template_client() -> TestClient:
         ("/gradient-accumulation/training/a%20%7Bb%7D/events", "/gradient-accumulation/training/{training_id}/events"),
     ],
 )
-def test_every_prefix_is_in_the_template_and_no_id(template_client: TestClient, path: str, template: str) -> None:
+def test_the_template_has_every_prefix_and_no_id(template_client: TestClient, path: str, template: str) -> None:
     assert template_client.get(path).json() == template
 
 
@@ -124,12 +123,12 @@ def request(given: bytes | None) -> Request:
 
 
 @pytest.mark.parametrize("given", [b"a", b"req_1", b"0af7651916cd43dd.8448-eb211c80319c", b"x" * 64])
-def test_a_harmless_name_is_kept(given: bytes) -> None:
+def test_a_safe_request_id_is_kept(given: bytes) -> None:
     assert request_id_of(request(given)) == given.decode()
 
 
 @pytest.mark.parametrize("given", [None, b"", b"x" * 65, b"a b", b"a\nb", b"a\n", b"<b>", b"caf\xe9", b'"'])
-def test_anything_else_gets_a_name_of_ours_and_each_its_own(given: bytes | None) -> None:
-    names = {request_id_of(request(given)) for _ in range(10)}
-    assert len(names) == 10
-    assert all(re.fullmatch("req_[0-9a-f]{24}", name) for name in names)
+def test_any_other_request_id_is_replaced_by_a_new_one(given: bytes | None) -> None:
+    ids = {request_id_of(request(given)) for _ in range(10)}
+    assert len(ids) == 10
+    assert all(re.fullmatch("req_[0-9a-f]{24}", each) for each in ids)

@@ -1,4 +1,4 @@
-"""The router in somebody else's app: including it is all it takes, and nothing else of the app changes."""
+"""The router in another FastAPI app: including it is enough, and nothing else of the app changes."""
 
 import asyncio
 import os
@@ -20,6 +20,7 @@ from starlette.responses import Response
 from onyx.api.router import make_router
 from onyx.settings import Settings
 from tests.acceptance.api_server import runners_of
+from tests.api.service import database_threads, still_alive
 from tests.waiting import wait_for
 
 CONFIG = {"accumulation_steps": 4}
@@ -27,7 +28,7 @@ PREFIX = "/gradient-accumulation"
 
 
 def idle(home: Path) -> Settings:
-    """Settings under which nothing trains: these tests are about who answers."""
+    """Settings without a runner: these tests are about routing."""
     return Settings(home=home, embedded_runner=False)
 
 
@@ -52,10 +53,12 @@ def test_a_bare_app_with_its_lifespan(router: APIRouter) -> None:
         stored(client, "/api/v1")
 
 
-def test_a_bare_app_whose_lifespan_nobody_runs(router: APIRouter) -> None:
+def test_a_bare_app_without_its_lifespan(router: APIRouter) -> None:
     app = FastAPI()
     app.include_router(router, prefix="/api/v1")
+    before = database_threads()
     stored(TestClient(app), "/api/v1")  # a new event loop for each request
+    assert still_alive(database_threads() - before) == [], "each loop has closed what it opened"
 
 
 def test_the_documented_import_reads_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +105,8 @@ async def check_badge(badge: Annotated[str | None, Header()] = None) -> None:
         raise HTTPException(418, "no badge")
 
 
-class Stamp(BaseHTTPMiddleware):
-    """A middleware of the host's own."""
+class HostMiddleware(BaseHTTPMiddleware):
+    """A middleware of the embedding app."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         response = await call_next(request)
@@ -111,9 +114,9 @@ class Stamp(BaseHTTPMiddleware):
         return response
 
 
-def test_with_the_hosts_own_auth_and_middleware(router: APIRouter) -> None:
+def test_with_auth_and_middleware_of_the_embedding_app(router: APIRouter) -> None:
     app = FastAPI()
-    app.add_middleware(Stamp)
+    app.add_middleware(HostMiddleware)
     app.include_router(router, prefix="/api", dependencies=[Depends(check_badge)])
     with TestClient(app) as client:
         refused = client.post(f"/api{PREFIX}/config", json=CONFIG)
@@ -150,9 +153,10 @@ def test_two_homes_in_one_app(tmp_path: Path) -> None:
         assert client.get(f"/b{PREFIX}/config/{made['training_id']}").status_code == 404
 
 
-def test_an_asynchronous_client_inside_of_the_process(router: APIRouter) -> None:
+def test_an_asynchronous_client_in_this_process(router: APIRouter) -> None:
     app = FastAPI()
     app.include_router(router)
+    before = database_threads()
 
     async def story() -> None:
         transport = httpx.ASGITransport(app)
@@ -161,6 +165,7 @@ def test_an_asynchronous_client_inside_of_the_process(router: APIRouter) -> None
             assert made.status_code == 200
 
     asyncio.run(story())
+    assert still_alive(database_threads() - before) == [], "closed with the event loop, though no lifespan ran"
 
 
 @pytest.fixture
@@ -170,7 +175,7 @@ def runners(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_one_runner_for_a_home_however_many_apps(runners: Path) -> None:
+def test_two_apps_of_one_home_share_a_runner(runners: Path) -> None:
     settings = Settings(home=runners, warm_start=False)
     for _ in range(2):
         app = FastAPI()
@@ -180,7 +185,7 @@ def test_one_runner_for_a_home_however_many_apps(runners: Path) -> None:
             wait_for(lambda: len(runners_of(runners)) == 1, "one runner")
 
 
-def test_the_accumulator_api_is_there_too_and_torch_only_with_it() -> None:
+def test_only_the_accumulator_api_imports_torch() -> None:
     code = (
         "import sys\n"
         "from onyx.server.features.ads import gradient_accumulation_api as api\n"

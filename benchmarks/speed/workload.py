@@ -1,4 +1,4 @@
-"""A lesson: one model, one set of samples, one effective batch, as files that every contender reads."""
+"""A workload: one model, one set of samples, one effective batch, as files that every contender reads."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from benchmarks.speed.corpus import LONGEST, VOCABULARY
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lesson:
+class Workload:
     """What a contender is given."""
 
     model: str
@@ -22,7 +22,7 @@ class Lesson:
     """Samples of an update."""
 
     micro_batch: int
-    """Samples of a micro-batch, for those who take a fixed number."""
+    """Samples of a micro-batch, for contenders that take a fixed number."""
 
     updates: int
     skipped: int
@@ -38,7 +38,7 @@ class Lesson:
         return path
 
     @classmethod
-    def read(cls, path: str | Path) -> "Lesson":
+    def read(cls, path: str | Path) -> "Workload":
         return cls(**json.loads(Path(path).read_text()))
 
     def samples(self) -> list[list[int]]:

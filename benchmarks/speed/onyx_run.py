@@ -1,4 +1,4 @@
-"""Onyx on a lesson: prepared data, a plan, and a rank as a process of its own, as a runner starts it."""
+"""Onyx on a workload: prepared data, a plan, and ranks in their own processes, as a runner starts them."""
 
 import csv
 import json
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.lesson import Lesson
-from benchmarks.speed.peers import Score
+from benchmarks.speed.peers import RunLog
+from benchmarks.speed.workload import Workload
 from onyx.jobs.launch.fork_launcher import FORK_SERVER_ENVIRONMENT
 from onyx.memory.devices.device import Device
 from onyx.training.contract.attempt import Attempt, attempt_dir
@@ -26,8 +26,8 @@ from onyx.training.state.events import read_events
 SEED = 0
 
 
-def in_our_order(samples: list[list[int]]) -> list[list[int]]:
-    """Samples as Onyx will take them: others get them so."""
+def in_onyx_order(samples: list[list[int]]) -> list[list[int]]:
+    """Samples in the order in which Onyx trains on them, for the other contenders."""
     order = Order(count=len(samples), seed=SEED).samples(0, np.arange(len(samples)))
     return [samples[index] for index in order.tolist()]
 
@@ -61,7 +61,7 @@ def write_data(out: Path, samples: list[list[int]]) -> Path:
 
 
 def compose(
-    lesson: Lesson,
+    workload: Workload,
     folder: Path,
     data: Path,
     lengths: list[int],
@@ -72,22 +72,22 @@ def compose(
 ) -> Attempt:
     """A job's attempt, planned for slices of this CPU."""
     spec = JobSpec(
-        model=lesson.model,
+        model=workload.model,
         data=DataSpec(texts=["-"]),
         training=TrainingSpec(
             epochs=1,
-            learning_rate=lesson.learning_rate,
+            learning_rate=workload.learning_rate,
             schedule="constant",
-            method="lora" if lesson.method == "lora" else "full",
+            method="lora" if workload.method == "lora" else "full",
             seed=SEED,
             compile=compile_step,
         ),
-        window=lesson.window,
+        window=workload.window,
         devices=devices,
     )
-    config = load_config(Path(lesson.model))
+    config = load_config(Path(workload.model))
     slices = [
-        Device(kind="cpu", index=i, name="CPU", memory_total=memory, memory_free=memory, cores=lesson.threads)
+        Device(kind="cpu", index=i, name="CPU", memory_total=memory, memory_free=memory, cores=workload.threads)
         for i in range(devices)
     ]
     planned = plan_job(spec, config, build_empty(config), np.array(lengths), len(lengths), slices)
@@ -100,7 +100,7 @@ def compose(
         plan=planned.plan,
         shares=planned.shares,
         precision=planned.precision,
-        model_dir=Path(lesson.model),
+        model_dir=Path(workload.model),
         layout=planned.plan["layout"],
         compile_dir=folder.parent / "compiled" if compile_step else None,
         data_dir=data,
@@ -124,18 +124,18 @@ def start(attempt: Attempt, rank: int = 0, core: int | None = None) -> "subproce
     return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
 
-def run(attempt: Attempt) -> Score:
+def run(attempt: Attempt) -> RunLog:
     """All ranks, to their end."""
     processes = [start(attempt, rank) for rank in range(len(attempt.shares))]
     codes = [process.wait() for process in processes]
     if any(codes):
         raise RuntimeError((attempt.attempt_dir / "rank-0.log").read_text()[-3000:])
-    return score(attempt)
+    return read_log(attempt)
 
 
-def score(attempt: Attempt) -> Score:
+def read_log(attempt: Attempt) -> RunLog:
     """From the events that the rank wrote at the end of each update."""
-    found = Score()
+    found = RunLog()
     for event in read_events(attempt.attempt_dir / "events.jsonl"):
         if event.kind == "metrics":
             found.times.append(event.time)
@@ -151,15 +151,15 @@ def with_shares(attempt: Attempt, **changes: Any) -> Attempt:
 
 
 def main(path: str, folder: str, compile_step: str) -> None:
-    """As a contender: `python -m benchmarks.speed.ours <lesson.json> <folder> <yes or no>`."""
-    lesson = Lesson.read(path)
-    wanted = lesson.samples()
+    """As a contender: `python -m benchmarks.speed.onyx_run <workload.json> <folder> <yes or no>`."""
+    workload = Workload.read(path)
+    wanted = workload.samples()
     place = np.argsort(Order(count=len(wanted), seed=SEED).samples(0, np.arange(len(wanted))))
-    mine = [wanted[index] for index in place.tolist()]  # so that our order brings them as the lesson has them
+    mine = [wanted[index] for index in place.tolist()]  # so that Onyx trains on them in the workload's order
     home = Path(folder)
     data = write_data(home / "data", mine)
     lengths = [len(each) for each in mine]
-    made = run(compose(lesson, home, data, lengths, compile_step=compile_step == "yes"))
+    made = run(compose(workload, home, data, lengths, compile_step=compile_step == "yes"))
     sys.stdout.write("\n" + json.dumps(vars(made)) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Jobs brought further by hand, as a runner would: for answers about jobs that run or have ended."""
+"""Bring a waiting job to the state running or ended, as a runner would: for answers about such jobs."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CPU = RunnerDevice(name="cpu:0", kind="cpu")
 
 
 async def _running(home: Home, runner_id: str) -> ClaimedJob:
-    """The one job that waits, claimed with the CPU."""
+    """Validate, prepare and claim the only waiting job, on the CPU."""
     validating = await home.store.claims.claim_validating(runner_id)
     assert validating is not None
     prepared = {"planned": {"plan": PLAN, "precision": "float32"}}
@@ -29,8 +29,8 @@ async def _running(home: Home, runner_id: str) -> ClaimedJob:
     return claimed
 
 
-def start(at: Settings, *events: Event, progress: JobProgress | None = None) -> None:
-    """The job that waits runs, and has told these events."""
+def start_job(at: Settings, *events: Event, progress: JobProgress | None = None) -> None:
+    """Make the waiting job run, with these events and this progress."""
 
     async def story(home: Home) -> None:
         claimed = await _running(home, await home.store.runners.register(holder()))
@@ -41,15 +41,15 @@ def start(at: Settings, *events: Event, progress: JobProgress | None = None) -> 
     at_home(at, story)
 
 
-def end(at: Settings, how: Result | Failure = RESULT, *events: Event) -> None:
-    """The same, and it has ended so."""
+def end_job(at: Settings, outcome: Result | Failure = RESULT, *events: Event) -> None:
+    """Make the waiting job run and end with this outcome."""
 
     async def story(home: Home) -> None:
         claimed = await _running(home, await home.store.runners.register(holder()))
         await home.store.events.mirror(claimed.lease, events)
-        if isinstance(how, Failure):
-            await home.store.attempts.report_failed(claimed.lease, how)
+        if isinstance(outcome, Failure):
+            await home.store.attempts.report_failed(claimed.lease, outcome)
         else:
-            await home.store.attempts.report_succeeded(claimed.lease, how)
+            await home.store.attempts.report_succeeded(claimed.lease, outcome)
 
     at_home(at, story)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onyx.api.http.errors import ApiError
-from onyx.api.openai.uploads import MOST_PARTS, Form, FormReader, plain_name
+from onyx.api.openai.multipart import MOST_PARTS, Form, FormReader, plain_name
 
 TYPE = 'multipart/form-data; boundary="b"'
 
@@ -26,7 +26,7 @@ def read(path: Path, body: bytes, *, chunk: int = 1 << 16, most: int = 10_000) -
 
 
 @given(st.binary(max_size=400).filter(lambda data: b"\r\n--b" not in data), st.integers(1, 80))
-def test_bytes_arrive_as_they_were_whatever_the_chunks(
+def test_the_file_is_the_same_for_all_chunk_sizes(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, chunk: int
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "file"
@@ -50,13 +50,13 @@ def test_bytes_arrive_as_they_were_whatever_the_chunks(
         (b"", 400),
     ],
 )
-def test_what_is_no_good_form_is_refused(tmp_path: Path, body: bytes, status: int) -> None:
+def test_malformed_forms_are_refused(tmp_path: Path, body: bytes, status: int) -> None:
     with pytest.raises(ApiError) as refused:
         read(tmp_path / "file", body, most=100)
     assert refused.value.status_code == status
 
 
-def test_another_kind_of_body_is_refused(tmp_path: Path) -> None:
+def test_another_content_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="multipart/form-data"):
         FormReader("application/json", tmp_path / "file", 100)
 
@@ -65,5 +65,5 @@ def test_another_kind_of_body_is_refused(tmp_path: Path) -> None:
     ("given_name", "kept"),
     [("../../etc/passwd", "passwd"), ("C:\\x\\y.csv", "y.csv"), ("a\x00\nb", "ab"), ("", "file.jsonl"), ("..", "..")],
 )
-def test_a_name_is_never_a_path(given_name: str, kept: str) -> None:
+def test_a_file_name_never_contains_a_path(given_name: str, kept: str) -> None:
     assert plain_name(given_name) == kept

@@ -1,4 +1,4 @@
-"""What tests of this API do again and again."""
+"""Requests and checks that many tests of this API share."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ CHAT = b'{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", 
 
 
 def upload(client: TestClient, data: bytes = CHAT * 10, name: str = "train.jsonl", **fields: str) -> Any:
-    """The answer's JSON."""
+    """Upload a file, and return the file object."""
     response = client.post("/v1/files", files={"file": (name, data)}, data={"purpose": "fine-tune"} | fields)
     assert response.status_code == 200, response.text
     return response.json()
 
 
 def create(client: TestClient, **body: Any) -> Any:
-    """A job's JSON."""
+    """Create a job, and return the job object."""
     given = {"model": "onyx/tiny"} | body
     if "training_file" not in given:
         given["training_file"] = upload(client)["id"]
@@ -25,7 +25,7 @@ def create(client: TestClient, **body: Any) -> Any:
 
 
 def refused(response: Any, status: int = 400) -> tuple[str | None, str | None]:
-    """Param and code of an error in the right shape."""
+    """The param and code of an error answer, after checking its shape."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}

@@ -1,4 +1,4 @@
-"""Contenders take turns on one lesson, each in a process of its own."""
+"""Contenders take turns on one workload, each in its own process."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.speed.lesson import Lesson
-from benchmarks.speed.peers import Score, score_of
+from benchmarks.speed.peers import RunLog, parse_log
+from benchmarks.speed.workload import Workload
 from onyx.jobs.launch.fork_launcher import FORK_SERVER_ENVIRONMENT
 
 OURS = {"Onyx": "no", "Onyx, compiled": "yes"}
@@ -19,8 +19,8 @@ TIMEOUT_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """How a contender did over all turns."""
+class ContenderResult:
+    """One contender over all turns."""
 
     name: str
     rates: list[float]
@@ -35,31 +35,31 @@ class Place:
         return statistics.median(self.rates)
 
 
-def compete(lesson: Lesson, names: list[str], turns: int, folder: Path) -> list[Place]:
+def compare(workload: Workload, names: list[str], turns: int, folder: Path) -> list[ContenderResult]:
     """All of them, `turns` times, beginning with another one each time."""
-    path = lesson.write(folder / "lesson.json")
-    scores: dict[str, list[Score]] = {name: [] for name in names}
+    path = workload.write(folder / "workload.json")
+    logs: dict[str, list[RunLog]] = {name: [] for name in names}
     peaks: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(turns):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            peaks[name].append(_peak(lesson.threads))
+            peaks[name].append(_peak(workload.threads))
             made = _one(name, path, folder)
-            scores[name].append(made)
-            print(f"  turn {turn + 1}: {name}: {made.rate(lesson.skipped):.0f} tokens/s", file=sys.stderr, flush=True)
+            logs[name].append(made)
+            print(f"  turn {turn + 1}: {name}: {made.rate(workload.skipped):.0f} tokens/s", file=sys.stderr, flush=True)
     return [
-        Place(
+        ContenderResult(
             name=name,
-            rates=[each.rate(lesson.skipped) for each in found],
+            rates=[each.rate(workload.skipped) for each in found],
             losses=found[-1].losses,
             peaks=peaks[name],
         )
-        for name, found in scores.items()
+        for name, found in logs.items()
     ]
 
 
 def _peak(threads: int) -> float:
-    """The best of some products of 2048 × 2048, in a process of its own, so that its threads are gone afterwards."""
+    """The best of some products of 2048 × 2048, in a process of its own, so that its threads end with it."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.speed.peak", str(threads)],
         capture_output=True,
@@ -69,10 +69,10 @@ def _peak(threads: int) -> float:
     return float(done.stdout)
 
 
-def _one(name: str, path: Path, folder: Path) -> Score:
+def _one(name: str, path: Path, folder: Path) -> RunLog:
     if name in OURS:
         place = tempfile.mkdtemp(dir=folder)
-        command = ["-m", "benchmarks.speed.ours", str(path), place, OURS[name]]
+        command = ["-m", "benchmarks.speed.onyx_run", str(path), place, OURS[name]]
     else:
         command = ["-m", "benchmarks.speed.peers", name, str(path)]
     done = subprocess.run(
@@ -84,11 +84,11 @@ def _one(name: str, path: Path, folder: Path) -> Score:
     )
     if done.returncode:
         raise RuntimeError(f"{name} failed: {done.stderr[-2000:]}")
-    return score_of(done.stdout)
+    return parse_log(done.stdout)
 
 
 def _environment(name: str, path: Path, folder: Path) -> dict[str, str]:
-    """Ours is the template's; others wait as OpenMP does by itself, which is quickest for one process alone."""
+    """Onyx has the fork server's environment; others wait by OpenMP's default, the quickest for a single process."""
     threads = str(json.loads(path.read_text())["threads"])
     own = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
     given = FORK_SERVER_ENVIRONMENT if name in OURS else {}
@@ -96,18 +96,18 @@ def _environment(name: str, path: Path, folder: Path) -> dict[str, str]:
     return own | given | kept | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
 
 
-def ranking(places: list[Place], base: str) -> str:
+def ranking(results: list[ContenderResult], base: str) -> str:
     """Fastest first, as Markdown."""
-    against = next(each for each in places if each.name == base)
+    against = next(each for each in results if each.name == base)
     rows = []
-    for each in sorted(places, key=lambda each: -each.rate):
+    for each in sorted(results, key=lambda each: -each.rate):
         ratios = [mine / other for mine, other in zip(each.rates, against.rates, strict=True)]
         spread = f"{min(ratios):.2f} … {max(ratios):.2f}"
         rows.append([each.name, f"{each.rate:.0f}", f"{statistics.median(ratios):.2f}", spread])
     return table(["contender", "tokens/s", f"× {base}", "spread"], rows)
 
 
-def furthest(ours: Place, theirs: Place) -> float:
+def largest_difference(ours: ContenderResult, theirs: ContenderResult) -> float:
     """The largest relative difference of two loss curves."""
     pairs = zip(ours.losses, theirs.losses, strict=True)
     return max(abs(mine - other) / abs(other) for mine, other in pairs)

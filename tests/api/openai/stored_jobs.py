@@ -1,4 +1,4 @@
-"""Jobs as the store would give them."""
+"""Jobs as the store returns them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from onyx.jobs.spec_builder import job_spec
 from onyx.jobs.status import JobStatus
 
 
-def job_of(**more: Any) -> Job:
+def stored_job(**more: Any) -> Job:
     spec = job_spec(
         model="onyx/tiny",
         data={"texts": []},
