@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from onyx.training.contract.attempt import Attempt, Event, Exit, Share, attempt_dir
+from onyx.training.contract.attempt import Attempt, Event, Exit, Result, Share, attempt_dir
 from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.spec import DataSpec, JobSpec, TrainingSpec
 from onyx.training.data.encode import Encoded
@@ -287,6 +287,11 @@ def run_inline(job: Job) -> Run:
         assert train(run) is Ending.DONE
         finish(run)
     return run
+
+
+def result_of(job: Job) -> Result:
+    """The result.json of the last attempt."""
+    return Result.model_validate_json((job.attempt_dir / "result.json").read_bytes())
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

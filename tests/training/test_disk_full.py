@@ -72,5 +72,5 @@ def test_on_a_nearly_full_disk_checkpoints_wait_and_training_goes_on(job: Job) -
         (RuntimeError("something else"), False),
     ],
 )
-def test_what_a_full_disk_looks_like(error: Exception, full: bool) -> None:
+def test_errors_of_a_full_disk_are_recognised(error: Exception, full: bool) -> None:
     assert is_disk_full(error) == full

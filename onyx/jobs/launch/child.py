@@ -1,4 +1,4 @@
-"""Inside a new child: put on the name, the output and the environment that it was given, then work."""
+"""Inside a new child: set its name and priority, then run its target."""
 
 import importlib
 import os
@@ -11,6 +11,9 @@ from typing import Any
 from onyx.settings import Settings
 from onyx.training.contract.child_process import lower_priority
 
+WANDB_API_KEY = "WANDB_API_KEY"
+"""The variable in which W&B looks for its key."""
+
 
 def set_process_name(name: str) -> None:
     """The name that `ps` and `pgrep` show; Linux keeps 15 characters."""
@@ -20,7 +23,7 @@ def set_process_name(name: str) -> None:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The function that `package.module:function` names. Only Onyx's own: targets are never a user's words."""
+    """The function that `package.module:function` names. Only functions of Onyx: no user may choose what is run."""
     module, _, function = target.partition(":")
     if not module.startswith("onyx.") or not function:
         raise ValueError(f"not one of Onyx's own functions: {target}")
@@ -28,11 +31,11 @@ def resolve(target: str) -> Callable[..., Any]:
     return found
 
 
-def work(name: str, target: str, arguments: list[str], niceness: int) -> int:
-    """Run the target as this process's whole life; its exit status."""
+def run_target(name: str, target: str, arguments: list[str], niceness: int) -> int:
+    """Run the target in this process; its exit status."""
     lower_priority(niceness)
     set_process_name(name)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is the runner's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the runner handles it
     status = resolve(target)(*arguments)
     return int(status or 0)
 
@@ -40,18 +43,14 @@ def work(name: str, target: str, arguments: list[str], niceness: int) -> int:
 def main() -> None:
     """`python -m onyx.jobs.launch.child name niceness target arguments…`"""
     name, niceness, target, *arguments = sys.argv[1:]
-    sys.exit(work(name, target, arguments, int(niceness)))
+    sys.exit(run_target(name, target, arguments, int(niceness)))
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment without secrets: a model's own code, where an operator allows it, could read them."""
+    withheld = Settings.secret_variables() | {WANDB_API_KEY}
+    return {name: value for name, value in os.environ.items() if name not in withheld}
 
 
 if __name__ == "__main__":
     main()
-
-
-WANDB_API_KEY = "WANDB_API_KEY"
-"""W&B's own name for its key."""
-
-
-def inherited() -> dict[str, str]:
-    """A model's own code, where the operator allows any, has no business with them."""
-    withheld = Settings.secret_variables() | {WANDB_API_KEY}
-    return {name: value for name, value in os.environ.items() if name not in withheld}

@@ -1,9 +1,9 @@
-"""The template: a process that has torch imported and forks whoever is to work with it.
+"""The fork server: a process that has torch imported and forks the children of its runner (`onyx-template` in ps).
 
-A fork starts in milliseconds where a fresh interpreter takes seconds. It must be a fork of something harmless, so the
-template runs no tensor operation, opens no GPU and has one thread; if one of these is not so, it refuses, and the
-launcher starts a fresh interpreter instead. It talks to its runner over one socket: requests come with the child's
-descriptors, pids and ends go back. When the socket closes, the template exits; children have lifelines of their own.
+A fork starts in milliseconds where a fresh interpreter takes seconds. So that forking is safe, the fork server runs no
+tensor operation, opens no GPU and has one thread. If one of these does not hold it refuses, and the launcher starts a
+fresh interpreter instead. One socket connects it to its runner: requests come with the child's descriptors, pids and
+exit codes go back. When the socket closes, the fork server exits; children have lifelines of their own.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from onyx.jobs.launch.child import set_process_name, work
+from onyx.jobs.launch.child import run_target, set_process_name
 from onyx.training.contract.child_process import LIFELINE, Niceness, lower_priority
 
 PRELOADED = (
@@ -29,14 +29,14 @@ PRELOADED = (
     "onyx.training.chat.main",
     "onyx.training.prepare.plan_job",
 )
-"""What children would otherwise spend their first seconds on."""
+"""Imports that would cost each child seconds."""
 
-MOST_BYTES = 1 << 20
-"""A request is one packet of at most this size."""
+MAX_REQUEST_BYTES = 1 << 20
+"""A request is one packet."""
 
 
 class ForkServer:
-    """Forks on request and reports ends."""
+    """Forks on request and reports exits."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -44,19 +44,19 @@ class ForkServer:
         self._selector.register(channel, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Until the runner closes its end."""
-        self._say({"ready": os.getpid()})
+        """Serve until the runner closes its end."""
+        self._send({"ready": os.getpid()})
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._channel:
-                    if not self._request():
+                    if not self._handle_request():
                         return
                 else:
                     self._report(int(key.fd), int(key.data))
 
-    def _request(self) -> bool:
+    def _handle_request(self) -> bool:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._channel, MOST_BYTES, maxfds=2)
+            message, descriptors, _, _ = socket.recv_fds(self._channel, MAX_REQUEST_BYTES, maxfds=2)
         except ConnectionResetError:
             return False
         if not message:
@@ -64,7 +64,7 @@ class ForkServer:
         request = json.loads(message)
         refusal = unsafe_to_fork()
         if refusal:
-            self._say({"refused": refusal})
+            self._send({"refused": refusal, "id": request["id"]})
         else:
             self._fork(request, *descriptors)
         for descriptor in descriptors:
@@ -79,22 +79,22 @@ class ForkServer:
             become(request, lifeline, log)
         descriptor = os.pidfd_open(pid)
         self._selector.register(descriptor, selectors.EVENT_READ, data=pid)
-        # With the descriptor: by the time the runner hears of it, the pid may be that of nothing or of something else.
-        self._say({"started": pid}, descriptor)
+        # With the descriptor: when the runner reads this, the pid may be free or reused.
+        self._send({"started": pid, "id": request["id"]}, descriptor)
 
     def _report(self, descriptor: int, pid: int) -> None:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         _, status = os.waitpid(pid, 0)
-        self._say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+        self._send({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _say(self, message: dict[str, Any], *descriptors: int) -> None:
+    def _send(self, message: dict[str, Any], *descriptors: int) -> None:
         with contextlib.suppress(BrokenPipeError):  # the runner is gone: the next read says so
             socket.send_fds(self._channel, [json.dumps(message).encode()], descriptors)
 
 
 def become(request: dict[str, Any], lifeline: int, log: int) -> NoReturn:
-    """In the fork: be the child that was asked for. Never returns into the template's loop."""
+    """In the fork: run the child. Never returns into the fork server's loop."""
     status = 1
     try:
         os.dup2(log, 1)
@@ -105,7 +105,7 @@ def become(request: dict[str, Any], lifeline: int, log: int) -> NoReturn:
         os.environ.update(request["environment"])
         os.environ[LIFELINE] = str(lifeline)
         gc.enable()
-        status = work(request["name"], request["target"], request["arguments"], request["niceness"])
+        status = run_target(request["name"], request["target"], request["arguments"], request["niceness"])
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
@@ -114,18 +114,18 @@ def become(request: dict[str, Any], lifeline: int, log: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(status)  # the template's exit handlers are not the child's
+        os._exit(status)  # without the fork server's exit handlers
 
 
 def unsafe_to_fork() -> str | None:
-    """Why a fork of this process would not be safe, if it would not."""
+    """Why a fork of this process would not be safe; None if it is."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
-        return f"the template has {threads} threads"
+        return f"it has {threads} threads"
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if str(descriptor.readlink()).startswith("/dev/nvidia"):
-                return "the template has a GPU open"
+                return "it has a GPU open"
     return None
 
 
@@ -139,7 +139,7 @@ def main() -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # what is here now is shared with every fork: do not touch it again
+    gc.freeze()  # forks share these objects' pages as long as the collector does not touch them
     ForkServer(channel).serve()
 
 

@@ -1,7 +1,7 @@
-"""What the API has the runner's fork server start for it: a plan, a model to try. One connection, one child.
+"""Starts children for the API from the runner's fork server: a plan, or a chat model. One connection, one child.
 
-Plain files carry what the child reads and writes; the connection is its lifeline. Whoever asks needs no torch, and
-there is one warm template per host, not one per process that asks.
+Files carry what the child reads and writes; the connection is its lifeline. So the API needs no torch, and a host needs
+one fork server, not one per API process.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from onyx.memory.devices.cpu import cpu_cores
 
 logger = logging.getLogger(__name__)
 
-_NAME = "errands"
-TRIAL = "onyx.training.chat.main:main"
-"""Holds a model in memory for as long as it is asked questions: one on a host, and only where no training needs it."""
+_NAME = "launch"
+CHAT_TARGET = "onyx.training.chat.main:main"
+"""The chat process, which keeps a model in memory: one on a host, and only while no training needs the memory."""
 
-TARGETS = frozenset({"onyx.training.prepare.plan_estimate:main", TRIAL})
-"""What may be asked for."""
+TARGETS = frozenset({"onyx.training.prepare.plan_estimate:main", CHAT_TARGET})
+"""What a client may start."""
 
 BEAT_SECONDS = 1.0
 
@@ -35,13 +35,13 @@ class LaunchService:
     def __init__(self, run_dir: Path, launcher: Launcher) -> None:
         self._run_dir = run_dir
         self._launcher = launcher
-        self._places = asyncio.Semaphore(cpu_cores())
-        self._trial_place = asyncio.Semaphore(1)
-        self._trials: set[Child] = set()
+        self._slots = asyncio.Semaphore(cpu_cores())
+        self._chat_slot = asyncio.Semaphore(1)
+        self._chats: set[Child] = set()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen where whoever may enter the run directory can speak."""
+        """Listen in the run directory, which only processes of this user may enter."""
         (self._run_dir / _NAME).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with socket_address(self._run_dir, _NAME) as address:
@@ -54,62 +54,62 @@ class LaunchService:
             (self._run_dir / _NAME).unlink(missing_ok=True)
 
     def end_chats(self) -> None:
-        """A training has been lent memory of this host: whoever only tries a model goes."""
-        for child in self._trials:
+        """A training job has got CPU memory of this host: kill chat processes."""
+        for child in self._chats:
             child.send(signal.SIGKILL)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            work = _work(json.loads(await reader.readuntil(b"\n")))
-            async with self._trial_place if work.target == TRIAL else self._places:
-                ended = await self._run(work, reader, writer)
-            _say(writer, {"status": ended.status, "signal": ended.signal})
+            spec = _parse(json.loads(await reader.readuntil(b"\n")))
+            async with self._chat_slot if spec.target == CHAT_TARGET else self._slots:
+                child_exit = await self._run(spec, reader, writer)
+            _send(writer, {"status": child_exit.status, "signal": child_exit.signal})
         except (OSError, EOFError, ValueError, KeyError, TypeError, asyncio.LimitOverrunError) as error:
-            logger.warning("an errand was not run: %s", type(error).__name__, extra={"action": "errand_refused"})
+            logger.warning("refused to start a child: %s", type(error).__name__, extra={"action": "launch_refused"})
         finally:
             writer.close()
 
-    async def _run(self, work: ChildSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ChildExit:
-        child = await self._launcher.start(work)
-        if work.target == TRIAL:
-            self._trials.add(child)
+    async def _run(self, spec: ChildSpec, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ChildExit:
+        child = await self._launcher.start(spec)
+        if spec.target == CHAT_TARGET:
+            self._chats.add(child)
         try:
-            _say(writer, {"pid": child.pid})
+            _send(writer, {"pid": child.pid})
             return await _watch(child, reader)
         finally:
-            self._trials.discard(child)
+            self._chats.discard(child)
             child.send(signal.SIGKILL)
             child.close()
 
 
 async def _watch(child: Child, reader: asyncio.StreamReader) -> ChildExit:
-    """Until the child ends. Whoever asked and is gone wants no answer: the child is killed."""
+    """Wait for the child's end. If the client closes the connection, kill the child."""
     ending = asyncio.create_task(child.wait())
-    leaving = asyncio.create_task(reader.read())
+    closed = asyncio.create_task(reader.read())
     try:
         while not ending.done():
             child.beat()
-            await asyncio.wait({ending, leaving}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
+            await asyncio.wait({ending, closed}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if closed.done():
                 child.send(signal.SIGKILL)
                 await ending
     finally:
-        leaving.cancel()
+        closed.cancel()
     return ending.result()
 
 
-def _work(asked: dict[str, Any]) -> ChildSpec:
-    if asked["target"] not in TARGETS:
-        raise ValueError("not an errand")
-    return ChildSpec(**{**asked, "arguments": tuple(asked["arguments"]), "log": Path(asked["log"])})
+def _parse(request: dict[str, Any]) -> ChildSpec:
+    if request["target"] not in TARGETS:
+        raise ValueError("not a target that clients may start")
+    return ChildSpec(**{**request, "arguments": tuple(request["arguments"]), "log": Path(request["log"])})
 
 
-def _say(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
 
 
 class RemoteChild:
-    """The asker's side of a child that the runner holds."""
+    """The client's side of a child that the runner started."""
 
     def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.pid = pid
@@ -120,12 +120,12 @@ class RemoteChild:
         return await asyncio.shield(self._ending)
 
     def send(self, number: int) -> None:
-        """All that can be said from here is: stop."""
+        """Kill it: from here no other signal can be sent."""
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.close()
 
     def beat(self) -> None:
-        """The runner beats."""
+        """The runner does it."""
 
     def close(self) -> None:
         self._writer.close()
@@ -137,29 +137,29 @@ async def _ending(reader: asyncio.StreamReader) -> ChildExit:
 
 
 class LaunchClient:
-    """Asks this host's runner; without one a fresh interpreter does it, seconds later."""
+    """Starts children through this host's runner, or without one in a fresh interpreter, which takes seconds longer."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._fresh = SubprocessLauncher()
+        self._subprocess_launcher = SubprocessLauncher()
 
-    async def start(self, work: ChildSpec) -> Child:
+    async def start(self, spec: ChildSpec) -> Child:
         try:
             with socket_address(self._run_dir, _NAME) as address:
                 reader, writer = await asyncio.open_unix_connection(address)
         except OSError:
-            return await self._fresh.start(work)
-        fields = vars(work) | {"log": str(work.log), "environment": dict(work.environment)}
-        _say(writer, fields)
+            return await self._subprocess_launcher.start(spec)
+        fields = vars(spec) | {"log": str(spec.log), "environment": dict(spec.environment)}
+        _send(writer, fields)
         started = b""
         try:
             started = await reader.readline()
         finally:
-            if not started:  # nobody waits any more, or the runner is gone
+            if not started:  # the caller was cancelled, or the runner is gone
                 writer.close()
         if not started:
-            return await self._fresh.start(work)
+            return await self._subprocess_launcher.start(spec)
         return RemoteChild(json.loads(started)["pid"], reader, writer)
 
     async def close(self) -> None:
-        """Nothing is kept between errands."""
+        """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""A child process to start, and one that was started: what every launcher takes and gives."""
+"""What every launcher takes and gives: a child process to start, and one that was started."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """What a child shall run."""
+    """A child to start."""
 
     name: str
     """The process's name, as `ps` shows it."""
@@ -18,13 +18,13 @@ class ChildSpec:
 
     arguments: tuple[str, ...] = ()
     log: Path
-    """A file that takes its output. Never a pipe: one that nobody reads stops a training."""
+    """A file for its output. Never a pipe: one that is not read would stop a training."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """On top of the launcher's own."""
+    """Added to the launcher's own environment."""
 
     niceness: int = 0
-    """The least that it has, whatever process starts it (`onyx.training.contract.child_process`)."""
+    """The least niceness that it runs at (`onyx.training.contract.child_process`)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ChildExit:
     """How a child ended."""
 
     status: int | None
-    """Its exit status; None when a signal ended it or nobody knows."""
+    """Its exit status; None when a signal ended it or its end is unknown."""
 
     signal: int | None = None
     """The signal that ended it."""
@@ -52,19 +52,19 @@ class Child(Protocol):
         ...
 
     def beat(self) -> None:
-        """Let it know that its runner lives."""
+        """Send a byte on its lifeline: its runner lives."""
         ...
 
     def close(self) -> None:
-        """Let go of its lifeline: it exits if it still runs."""
+        """Close its lifeline: it exits if it still runs."""
         ...
 
 
 class Launcher(Protocol):
-    """Starts children. Local processes now, a cluster engine later."""
+    """Starts children."""
 
-    async def start(self, work: ChildSpec) -> Child: ...
+    async def start(self, spec: ChildSpec) -> Child: ...
 
     async def close(self) -> None:
-        """Stop launching. Children end with their lifelines."""
+        """Start no more children. Those that run end with their lifelines."""
         ...

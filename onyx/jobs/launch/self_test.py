@@ -1,4 +1,4 @@
-"""A child that only obeys: what `doctor` and the tests start to see that launching works on this host."""
+"""A child that follows one order: `onyx doctor` and tests start it to check that launching works on this host."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from onyx.training.contract.child_process import LIFELINE
 
 
 def main(order: str, value: str = "") -> int:
-    """Do one thing: exit with a status, die by a signal, say what the environment holds, or wait for the lifeline."""
+    """Exit with a status, die by a signal, print a variable, or wait for the end of the lifeline."""
     if order == "exit":
         return int(value)
     if order == "die":

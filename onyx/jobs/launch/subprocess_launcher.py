@@ -1,4 +1,4 @@
-"""A launcher that starts a fresh interpreter per child: always safe, and seconds slower than a fork."""
+"""Starts children in fresh interpreters: always safe, and seconds slower than a fork."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from onyx.training.contract.child_process import LIFELINE
 
 
 class SubprocessChild:
-    """A child of the runner's own."""
+    """A child of this process."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: Lifeline) -> None:
         self.pid = process.pid
@@ -20,7 +20,7 @@ class SubprocessChild:
         self._lifeline = lifeline
 
     async def wait(self) -> ChildExit:
-        return ended(await self._process.wait())
+        return exit_of(await self._process.wait())
 
     def send(self, signal: int) -> None:
         if self._process.returncode is None:
@@ -34,21 +34,21 @@ class SubprocessChild:
 
 
 class SubprocessLauncher:
-    """Starts `python -m onyx.jobs.launch.child` for each piece of work."""
+    """Starts `python -m onyx.jobs.launch.child` for each child."""
 
-    async def start(self, work: ChildSpec) -> SubprocessChild:
+    async def start(self, spec: ChildSpec) -> SubprocessChild:
         lifeline = Lifeline()
-        environment = inherited() | dict(work.environment) | {LIFELINE: str(lifeline.reader)}
+        environment = inherited() | dict(spec.environment) | {LIFELINE: str(lifeline.reader)}
         try:
-            with open_log(work.log) as log:
+            with open_log(spec.log) as log:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
                     "onyx.jobs.launch.child",
-                    work.name,
-                    str(work.niceness),
-                    work.target,
-                    *work.arguments,
+                    spec.name,
+                    str(spec.niceness),
+                    spec.target,
+                    *spec.arguments,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -62,15 +62,15 @@ class SubprocessLauncher:
         return SubprocessChild(process, lifeline)
 
     async def close(self) -> None:
-        """Nothing is kept between children."""
+        """There is nothing to close."""
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A log that is added to, in a directory that may not be there yet."""
+    """Open a log to append to; its directory is made if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.open("ab")
 
 
-def ended(returncode: int) -> ChildExit:
-    """What a return code of subprocess says: a negative one is a signal."""
+def exit_of(returncode: int) -> ChildExit:
+    """From a return code as subprocess gives it: a negative one is a signal."""
     return ChildExit(None, -returncode) if returncode < 0 else ChildExit(returncode)

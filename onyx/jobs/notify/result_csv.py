@@ -1,4 +1,4 @@
-"""The numbers of a finished job as a file of its owner's: a line per update, in the columns that OpenAI users know."""
+"""The result file of a finished job: a CSV with a line per update, in the columns of OpenAI's fine-tuning results."""
 
 import asyncio
 import csv
@@ -22,8 +22,8 @@ PURPOSE = "fine-tune-results"
 COLUMNS = ("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy")
 
 
-async def leave_result_file(store: Store, settings: Settings, job: Job, result: Result) -> None:
-    """Written once, also when it is called again. A job that has succeeded succeeds without it, too."""
+async def write_result_file(store: Store, settings: Settings, job: Job, result: Result) -> None:
+    """Write the file and register it as an upload of the job's owner, once. A failure does not fail the job."""
     file_id = result_file_id(job.id)
     try:
         if file_id in await store.uploads.existing([file_id]):
@@ -35,7 +35,7 @@ async def leave_result_file(store: Store, settings: Settings, job: Job, result: 
         name = f"{job.id}-results.csv"
         await store.uploads.put(file_id, job.owner, purpose=PURPOSE, filename=name, size=path.stat().st_size)
     except (OSError, StoreError) as error:
-        logger.warning("%s leaves no result file: %s", job.id, error, extra={"action": "no_result_file"})
+        logger.warning("no result file for %s: %s", job.id, error, extra={"action": "no_result_file"})
 
 
 def _text(settings: Settings, job_id: str, result: Result) -> str:
@@ -43,7 +43,7 @@ def _text(settings: Settings, job_id: str, result: Result) -> str:
 
 
 def table(rows: list[dict[str, str]], epochs: list[dict[str, Any]]) -> str:
-    """The CSV. Accuracy is that of label tokens, or of pairs where there are pairs."""
+    """The CSV. Accuracy is that of label tokens, or of pairs in a job on preference pairs."""
     scores = {entry["update"]: entry for entry in epochs if "evaluation_loss" in entry}
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""One signed POST to one address. Knows no redirect and no proxy: what was checked is what is spoken to."""
+"""One signed POST. It follows no redirect and uses no proxy, so that it reaches the address that was checked."""
 
 import base64
 import binascii
@@ -19,12 +19,12 @@ PREFIX = "whsec_"
 SECONDS = 10.0
 """For each step of a delivery: connecting, sending, waiting for the answer."""
 
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 """For a whole delivery."""
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes that sign: base64 behind `whsec_`, anything else as it is."""
+    """The signing key: base64 after `whsec_`, any other secret as it is."""
     if not secret.startswith(PREFIX):
         return secret.encode()
     try:
@@ -34,7 +34,7 @@ def key_of(secret: str) -> bytes:
 
 
 def headers_of(message_id: str, body: bytes, secret: str, now: float) -> dict[str, str]:
-    """What proves to a receiver who sent this, and when."""
+    """The signature headers of the Standard Webhooks specification."""
     moment = str(int(now))
     signed = b".".join((message_id.encode(), moment.encode(), body))
     signature = base64.b64encode(hmac.digest(key_of(secret), signed, hashlib.sha256)).decode()
@@ -42,7 +42,7 @@ def headers_of(message_id: str, body: bytes, secret: str, now: float) -> dict[st
 
 
 def post(url: str, message: dict[str, Any], secret: str, *, allow_private: bool) -> int:
-    """The status that the receiver answers. OSError, HTTPException or AddressError when there is no answer. Blocks."""
+    """Send it; the status of the answer. OSError, HTTPException or AddressError when there is no answer. Blocks."""
     target = parse(url, allow_private=allow_private)
     address = addresses_of(target, allow_private=allow_private)[0]
     body = json.dumps(message).encode()
@@ -52,7 +52,7 @@ def post(url: str, message: dict[str, Any], secret: str, *, allow_private: bool)
         "User-Agent": "onyx-webhooks",
     }
     connection = _Connection(target, address)
-    overdue = threading.Timer(MOST_SECONDS, connection.abort)
+    overdue = threading.Timer(MAX_SECONDS, connection.abort)
     overdue.start()
     try:
         connection.request("POST", target.path, body, headers)
@@ -63,7 +63,7 @@ def post(url: str, message: dict[str, Any], secret: str, *, allow_private: bool)
 
 
 class _Connection(http.client.HTTPConnection):
-    """Connects to the address that was checked, under the name that was asked for."""
+    """Connects to the address that was checked, with the host's name in TLS and in the Host header."""
 
     def __init__(self, target: Target, address: str) -> None:
         super().__init__(target.host, target.port, timeout=SECONDS)
@@ -82,7 +82,7 @@ class _Connection(http.client.HTTPConnection):
             raise
 
     def abort(self) -> None:
-        """End it from another thread: a receiver that answers a letter a second must not hold a courier for hours."""
+        """End it from another thread: a receiver that sends a byte per second must not keep a sending thread busy."""
         if self.sock is not None:
             with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Where Onyx may send something on a user's word: a URL whose host is somebody out there, and not one of our own."""
+"""Which URLs of users Onyx may send to (SSRF check): public hosts only, unless an operator allows private ones."""
 
 import ipaddress
 import socket
@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-MOST_CHARACTERS = 2048
+MAX_CHARACTERS = 2048
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv6 addresses that a gateway turns into the IPv4 address in their last bytes."""
 
 
 class AddressError(ValueError):
-    """Nothing is sent there. The message says why."""
+    """The URL is refused. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def parse(url: str, *, allow_private: bool) -> Target:
-    """The URL's parts; AddressError for one that is malformed, or not https where that is asked for."""
-    if len(url) > MOST_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
-        raise AddressError(f"the URL must be at most {MOST_CHARACTERS} printable ASCII characters without spaces")
+    """The URL's parts; AddressError if it is malformed, or not https and `allow_private` is false."""
+    if len(url) > MAX_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
+        raise AddressError(f"the URL must be at most {MAX_CHARACTERS} printable ASCII characters without spaces")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -55,7 +55,7 @@ def parse(url: str, *, allow_private: bool) -> Target:
 
 
 def addresses_of(target: Target, *, allow_private: bool) -> list[str]:
-    """What the host's name means now; AddressError unless all of it is public. Asks the resolver, so it may block."""
+    """The addresses that the host's name resolves to; AddressError unless all of them are public. May block."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -67,7 +67,7 @@ def addresses_of(target: Target, *, allow_private: bool) -> list[str]:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is anybody's, and no way back to this host or its network."""
+    """Whether an address is on the public network, and does not lead to this host or its network."""
     try:
         address = _inner(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
@@ -76,7 +76,7 @@ def is_public(text: str) -> bool:
 
 
 def _inner(address: IpAddress) -> IpAddress:
-    """The IPv4 address that an IPv6 one carries, if it does."""
+    """The IPv4 address that an IPv6 address contains, if it contains one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _TRANSLATED:

@@ -1,4 +1,4 @@
-"""Takes the news of ended jobs to those who asked for it. A receiver that does not answer is tried for two days."""
+"""Delivers webhooks about ended jobs, at least once each. A receiver that does not answer is retried for two days."""
 
 import asyncio
 import http.client
@@ -15,12 +15,12 @@ from onyx.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-AT_ONCE = 8
-"""Deliveries under way."""
+POLL_SECONDS = 1.0
+CONCURRENCY = 8
+"""Deliveries at a time."""
 
 GONE = 410
-"""A receiver's way to say that it wants no more."""
+"""A receiver answers this when it wants no more webhooks."""
 
 
 class WebhookDelivery:
@@ -31,31 +31,31 @@ class WebhookDelivery:
         self._url = settings.webhook_url
         self._secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret else None
         self._allow_private = settings.webhook_allow_private
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._threads = ThreadPoolExecutor(AT_ONCE, "onyx-webhook")
+        self._slots = asyncio.Semaphore(CONCURRENCY)
+        self._threads = ThreadPoolExecutor(CONCURRENCY, "onyx-webhook")
 
     async def run(self) -> None:
-        """Until it is cancelled. What is under way then is tried again by whoever comes next."""
+        """Deliver until cancelled. Deliveries that are cut off are retried by the next runner."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    await self.take_out(tasks)
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await self.deliver_due(tasks)
+                    await asyncio.sleep(POLL_SECONDS)
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def take_out(self, tasks: asyncio.TaskGroup) -> None:
-        """Start all that is due."""
+    async def deliver_due(self, tasks: asyncio.TaskGroup) -> None:
+        """Start all deliveries that are due."""
         try:
             while await self._store.webhooks.any_due():
-                await self._room.acquire()  # before the claim: what is claimed is sent at once
+                await self._slots.acquire()  # before the claim, so that a claimed delivery is sent at once
                 delivery = await self._claim()
                 if delivery is None:
-                    self._room.release()
+                    self._slots.release()
                     return
                 tasks.create_task(self._deliver(delivery))
         except StoreUnavailableError:
-            logger.warning("the store is away: webhooks wait")
+            logger.warning("the store is unavailable: webhooks wait")
 
     async def _claim(self) -> Delivery | None:
         return await self._store.webhooks.claim(operator=self._url is not None and self._secret is not None)
@@ -66,18 +66,20 @@ class WebhookDelivery:
             if problem is None:
                 await self._store.webhooks.report_delivered(delivery)
             elif await self._store.webhooks.retry_later(delivery):
-                _log(logging.WARNING, delivery, f"{problem}; it is tried again")
+                _log(logging.WARNING, delivery, f"{problem}; will retry")
             else:
-                _log(logging.ERROR, delivery, f"{problem}; it is given up")
+                _log(logging.ERROR, delivery, f"{problem}; giving up")
         except StoreUnavailableError:
-            logger.warning("the store is away: webhook %s goes out again, told twice is better than not", delivery.id)
-        except Exception:  # one that breaks must not keep the others from going out
-            logger.exception("webhook %s broke off", delivery.id, extra={"action": "webhook_broken"})
+            logger.warning(
+                "the store is unavailable: will send webhook %s again; delivery is at least once", delivery.id
+            )
+        except Exception:  # a defect must not stop the other deliveries
+            logger.exception("webhook %s failed", delivery.id, extra={"action": "webhook_broken"})
         finally:
-            self._room.release()
+            self._slots.release()
 
     async def _problem(self, delivery: Delivery) -> str | None:
-        """Why it was not taken."""
+        """Send it; why it was not delivered, or None."""
         url = delivery.url or self._url
         if url is None or self._secret is None:
             return "there is no ONYX_WEBHOOK_SECRET to sign it with"
@@ -90,7 +92,7 @@ class WebhookDelivery:
 
 
 def message_of(delivery: Delivery) -> dict[str, Any]:
-    """The news, as OpenAI's client unwraps it."""
+    """The body, in the form that OpenAI's client unwraps."""
     return {
         "id": delivery.id,
         "object": "event",
@@ -101,5 +103,5 @@ def message_of(delivery: Delivery) -> dict[str, Any]:
 
 
 def _log(level: int, delivery: Delivery, why: str) -> None:
-    # Not the URL: what is behind its question mark may be a secret.
+    # Not the URL: its query may contain a secret.
     logger.log(level, "webhook %s about %s, try %d: %s", delivery.id, delivery.job_id, delivery.tries, why)

@@ -1,4 +1,4 @@
-"""Memory of this host that no training may come to need."""
+"""CPU memory and threads of this host that training jobs do not need."""
 
 from collections.abc import Iterable
 
@@ -6,24 +6,24 @@ from onyx.memory.devices.cpu import cpu_budget, cpu_cores, cpu_free
 from onyx.settings import Settings
 
 CPU = "cpu:"
-"""How the names of devices begin that are slices of the CPU."""
+"""Prefix of the names of devices that are CPU slices."""
 
-LEFT_ALONE = 0.1
-"""Part of the free memory that nobody is offered."""
+RESERVED = 0.1
+"""Part of the free memory that stays free."""
 
 _NO_LIMIT = 1 << 62
 
 
 def spare_memory(settings: Settings, lent: Iterable[str]) -> int:
-    """Bytes that are free now, less all that the trainings on lent CPU slices may still take; below 0 when short.
+    """Free bytes, without what the jobs on lent CPU slices may still take; negative when that is more.
 
-    A lent slice counts whole, although some of it is in use and not free any more: the answer errs on its side.
+    A lent slice counts in full, although a part of it is already in use: too little rather than too much.
     """
     budget = cpu_budget(settings.cpu_memory) // settings.cpu_devices
     held = budget * sum(name.startswith(CPU) for name in lent)
-    return int(cpu_free(_NO_LIMIT) * (1 - LEFT_ALONE)) - held
+    return int(cpu_free(_NO_LIMIT) * (1 - RESERVED)) - held
 
 
 def spare_threads(settings: Settings, lent: Iterable[str]) -> int:
-    """Threads that disturb no training: a slice's cores while nothing is lent, one otherwise."""
+    """Threads that slow down no training job: the cores of a slice while no device is lent, one otherwise."""
     return 1 if any(True for _ in lent) else max(1, cpu_cores() // settings.cpu_devices)

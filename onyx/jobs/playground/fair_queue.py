@@ -1,4 +1,4 @@
-"""Turns at something that there is one of: in rounds, so that nobody waits for all that another has asked for."""
+"""A fair queue for one resource: owners take turns, so that no owner waits for all requests of another."""
 
 import asyncio
 from collections import deque
@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 
 class FairQueue:
-    """One turn at a time. In each round everybody who waits has one; the turns of one owner come in order."""
+    """One turn at a time. In each round every waiting owner has one turn; turns of one owner stay in order."""
 
     def __init__(self) -> None:
         self._busy = False
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By owner, who is next first."""
+        """By owner. The first owner's first future is called next."""
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
@@ -23,9 +23,9 @@ class FairQueue:
         try:
             yield
         finally:
-            # Whoever came during this turn goes before the rest of its owner's.
-            if (line := self._waiting.pop(owner, None)) is not None:
-                self._waiting[owner] = line
+            # Owners that came during this turn go before the rest of this owner's turns.
+            if (own := self._waiting.pop(owner, None)) is not None:
+                self._waiting[owner] = own
             self._call_next()
 
     async def _wait(self, owner: str) -> None:
@@ -34,19 +34,19 @@ class FairQueue:
         try:
             await called
         except asyncio.CancelledError:
-            if not called.cancelled():  # called in the very moment in which it left: the turn is the next one's
+            if not called.cancelled():  # it was called just before it was cancelled: pass the turn on
                 self._call_next()
             raise
 
     def _call_next(self) -> None:
-        """The first owner's first; then that owner is the last. Those who left are passed over."""
+        """Call the first owner's first future; that owner goes last. Cancelled ones are skipped."""
         self._busy = False
         while self._waiting and not self._busy:
             owner = next(iter(self._waiting))
-            line = self._waiting.pop(owner)
-            called = line.popleft()
-            if line:
-                self._waiting[owner] = line
+            own = self._waiting.pop(owner)
+            called = own.popleft()
+            if own:
+                self._waiting[owner] = own
             if not called.done():
                 called.set_result(None)
                 self._busy = True

@@ -1,4 +1,4 @@
-"""Trying models: one in memory at a time, owners have their turns in rounds, and no training ever gives way."""
+"""Chats with models: one model in memory at a time, owners take turns, and training jobs come first."""
 
 import asyncio
 import contextlib
@@ -16,23 +16,23 @@ from onyx.training.contract.attempt import Failure
 from onyx.training.contract.chat_protocol import NO_MEMORY, GenerateRequest, LoadRequest, Reply
 from onyx.training.contract.prepared import Roots
 
-LOOK_SECONDS = 0.5
-"""How often whoever holds a model looks whether a training has been lent memory."""
+CHECK_SECONDS = 0.5
+"""Between two checks whether a training job has been given memory of this host."""
 
 
 @dataclass(frozen=True)
 class PlaygroundModel:
-    """The model that somebody wants to talk to."""
+    """The model that a client wants to chat with."""
 
     name: str
-    """As a job's spec would name it."""
+    """Its name, as in a job's spec."""
 
     jobs: tuple[str, ...] = ()
-    """The former job whose model it is, when it is one's. Whoever asks has checked the owner."""
+    """The job that trained it, if it is a job's model. The caller has checked that the client owns the job."""
 
 
 class AnswerStream:
-    """The answer to one question, as it comes. Closing it takes the question back."""
+    """The answer to one request, as it is generated. Closing it cancels the request."""
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[Reply] = asyncio.Queue()
@@ -40,15 +40,15 @@ class AnswerStream:
         self.task: asyncio.Task[None] | None = None
 
     async def next(self) -> Reply:
-        """The next line; the one that says how it ended is the last."""
+        """The next line; the one with an end or a failure is the last."""
         return await self.lines.get()
 
-    def tell(self, said: Reply) -> None:
+    def put(self, reply: Reply) -> None:
         self.begun = True
-        self.lines.put_nowait(said)
+        self.lines.put_nowait(reply)
 
     def fail(self, code: str, message: str) -> None:
-        self.tell(Reply(failure=Failure(code=code, message=message)))
+        self.put(Reply(failure=Failure(code=code, message=message)))
 
     def close(self) -> None:
         if self.task is not None:
@@ -56,34 +56,34 @@ class AnswerStream:
 
 
 class Playground:
-    """Keeps at most one model in memory, for as long as it is asked."""
+    """Keeps at most one model in memory, and unloads it when it has been idle for a time."""
 
     def __init__(self, settings: Settings, store: Store, launcher: Launcher) -> None:
         self._settings = settings
         self._store = store
         self._launcher = launcher
-        self._rounds = FairQueue()
+        self._queue = FairQueue()
         self._tasks: dict[asyncio.Task[None], str] = {}
-        """Of every question under way or waiting, whose it is."""
+        """The owner of every request that waits or is being answered."""
 
-        self._trial: ChatSession | None = None
-        self._tried: PlaygroundModel | None = None
-        self._leaving: asyncio.Task[None] | None = None
-        self._yielding: asyncio.Task[None] | None = None
+        self._session: ChatSession | None = None
+        self._model: PlaygroundModel | None = None
+        self._idle_timer: asyncio.Task[None] | None = None
+        self._memory_watch: asyncio.Task[None] | None = None
 
-    def ask(self, tried: PlaygroundModel, question: GenerateRequest, owner: str = "local") -> AnswerStream:
-        """The talk about this question. Owners have one turn each in a round; an owner's own come in order."""
-        talk = AnswerStream()
+    def ask(self, model: PlaygroundModel, request: GenerateRequest, owner: str = "local") -> AnswerStream:
+        """Queue a request; its answer. Owners take turns, one request each; requests of one owner stay in order."""
+        answer = AnswerStream()
         if full := self._full(owner):
-            talk.fail("queue_full", full)
-            return talk
-        talk.task = asyncio.create_task(self._answer(tried, question, talk, owner))
-        self._tasks[talk.task] = owner
-        talk.task.add_done_callback(self._tasks.pop)
-        return talk
+            answer.fail("queue_full", full)
+            return answer
+        answer.task = asyncio.create_task(self._answer(model, request, answer, owner))
+        self._tasks[answer.task] = owner
+        answer.task.add_done_callback(self._tasks.pop)
+        return answer
 
     def _full(self, owner: str) -> str:
-        """Why there is no place for one more; nothing where there is."""
+        """Why no further request is accepted; an empty string if it is."""
         own = sum(each == owner for each in self._tasks.values())
         if own >= self._settings.try_queue_per_owner:
             return f"{own} questions of yours wait already, and no more may: try again when one has been answered"
@@ -92,102 +92,101 @@ class Playground:
         return ""
 
     async def close(self) -> None:
-        """Take back all questions and let go of the model."""
+        """Cancel all requests and unload the model."""
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._let_go()
+        await self._unload()
 
-    async def _answer(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream, owner: str) -> None:
+    async def _answer(self, model: PlaygroundModel, request: GenerateRequest, answer: AnswerStream, owner: str) -> None:
         limit = self._settings.try_seconds
         try:
-            async with asyncio.timeout(limit), self._rounds.turn(owner):
-                await self._take_turn(tried, question, talk)
+            async with asyncio.timeout(limit), self._queue.turn(owner):
+                await self._take_turn(model, request, answer)
         except ChatSessionError as error:
-            talk.tell(Reply(failure=error.failure))
+            answer.put(Reply(failure=error.failure))
         except TimeoutError:
-            talk.fail("timeout", f"no whole answer within {limit:.0f} seconds: ask for fewer tokens, or later")
+            answer.fail("timeout", f"no whole answer within {limit:.0f} seconds: ask for fewer tokens, or later")
         except StoreUnavailableError:
-            talk.fail("unavailable", "the job store does not answer: try again in a moment")
+            answer.fail("unavailable", "the job store does not answer: try again in a moment")
 
-    async def _take_turn(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream) -> None:
-        self._stay()
-        former = self._trial
+    async def _take_turn(self, model: PlaygroundModel, request: GenerateRequest, answer: AnswerStream) -> None:
+        self._stop_idle_timer()
+        former = self._session
         try:
-            await self._put(tried, question, talk)
+            await self._generate(model, request, answer)
         except ChatSessionError as error:
-            # That a process was ended while nobody asked it anything may only show when it is asked.
-            if error.failure is not GONE or talk.begun or self._trial is not former:
+            # A process that was killed while it was idle may be noticed only now: try once more with a new one.
+            if error.failure is not GONE or answer.begun or self._session is not former:
                 raise
-            await self._put(tried, question, talk)
+            await self._generate(model, request, answer)
 
-    async def _put(self, tried: PlaygroundModel, question: GenerateRequest, talk: AnswerStream) -> None:
-        trial = await self._holding(tried)
+    async def _generate(self, model: PlaygroundModel, request: GenerateRequest, answer: AnswerStream) -> None:
+        session = await self._session_with(model)
         lent = frozenset(await self._store.claims.lent_devices(this_process().host))
         threads = spare_threads(self._settings, lent)
         try:
-            await trial.ask(question.model_copy(update={"threads": threads}), talk.tell)
+            await session.ask(request.model_copy(update={"threads": threads}), answer.put)
         except ChatSessionError as error:
             if error.failure.code == NO_MEMORY:
-                # It may hold more than before, and what is free has changed: the next question has a new one.
-                await self._let_go()
+                # It may use more memory than before and less may be free: the next request gets a new process.
+                await self._unload()
             raise
         finally:
-            self._stay()
-            self._leaving = asyncio.create_task(self._leave_when_idle())
+            self._stop_idle_timer()
+            self._idle_timer = asyncio.create_task(self._unload_when_idle())
 
-    async def _holding(self, tried: PlaygroundModel) -> ChatSession:
-        if self._trial is not None and self._trial.alive and self._tried == tried:
-            return self._trial
-        await self._let_go()
-        trial = await start_session(self._settings, self._launcher)
-        self._trial, self._tried = trial, tried
+    async def _session_with(self, model: PlaygroundModel) -> ChatSession:
+        if self._session is not None and self._session.alive and self._model == model:
+            return self._session
+        await self._unload()
+        session = await start_session(self._settings, self._launcher)
+        self._session, self._model = session, model
         try:
-            # Only now is memory looked at: to whatever is lent later the process gives way.
+            # Memory is measured after the process exists: it gives way to every device that is lent from now on.
             lent = frozenset(await self._store.claims.lent_devices(this_process().host))
-            self._yielding = asyncio.create_task(self._give_way(trial, lent))
-            await trial.load(self._choice(tried, spare_memory(self._settings, lent)))
+            self._memory_watch = asyncio.create_task(self._give_way(session, lent))
+            await session.load(self._load_request(model, spare_memory(self._settings, lent)))
         except BaseException:
-            await self._let_go()
+            await self._unload()
             raise
-        return trial
+        return session
 
-    def _choice(self, tried: PlaygroundModel, memory: int) -> LoadRequest:
+    def _load_request(self, model: PlaygroundModel, memory: int) -> LoadRequest:
         settings = self._settings
         roots = Roots(
             home=settings.home,
             models=settings.model_root,
-            jobs=tried.jobs,
+            jobs=model.jobs,
             remote_code=settings.remote_code_models,
         )
-        return LoadRequest(model=tried.name, roots=roots, memory=memory)
+        return LoadRequest(model=model.name, roots=roots, memory=memory)
 
-    async def _give_way(self, trial: ChatSession, lent: frozenset[str]) -> None:
-        """The runner ends it with the claim. A process that no runner has started must be ended from here."""
-        while trial.alive:
-            await asyncio.sleep(LOOK_SECONDS)
+    async def _give_way(self, session: ChatSession, lent: frozenset[str]) -> None:
+        """End a process that the runner did not start. The others are killed by the runner when it claims a job."""
+        while session.alive:
+            await asyncio.sleep(CHECK_SECONDS)
             with contextlib.suppress(StoreUnavailableError):
                 now = frozenset(await self._store.claims.lent_devices(this_process().host))
                 if any(name.startswith(CPU) for name in now - lent):
-                    await trial.end()
+                    await session.end()
 
-    async def _let_go(self) -> None:
-        self._stay()
-        if self._yielding is not None:
-            self._yielding.cancel()
-        trial, self._trial = self._trial, None
-        if trial is not None:
-            await trial.end()
+    async def _unload(self) -> None:
+        self._stop_idle_timer()
+        if self._memory_watch is not None:
+            self._memory_watch.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.end()
 
-    def _stay(self) -> None:
-        """There is something to do: nobody leaves."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
-    async def _leave_when_idle(self) -> None:
+    async def _unload_when_idle(self) -> None:
         await asyncio.sleep(self._settings.try_idle_seconds)
-        trial, self._trial = self._trial, None
-        if trial is not None:
-            await trial.end()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.end()

@@ -1,4 +1,4 @@
-"""A process with one model in it, as whoever asks it sees it."""
+"""The connection to a chat process, which has one model in memory."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onyx.jobs.launch.launch_service import TRIAL
+from onyx.jobs.launch.launch_service import CHAT_TARGET
 from onyx.jobs.launch.launcher import Child, ChildSpec, Launcher
 from onyx.jobs.wakeup import socket_address
 from onyx.settings import Settings
@@ -17,8 +17,8 @@ from onyx.training.contract.chat_protocol import SOCKET, STOP, GenerateRequest, 
 from onyx.training.contract.child_process import Niceness
 from onyx.training.contract.spec import Frozen
 
-HUSH_SECONDS = 10.0
-"""For a model to notice that nobody wants the rest: at its next token, unless it still reads a long prompt."""
+STOP_SECONDS = 10.0
+"""For a model to stop generating: it stops at its next token, unless it still reads a long prompt."""
 
 GONE = Failure(
     code="model_unloaded",
@@ -27,7 +27,7 @@ GONE = Failure(
 
 
 class ChatSessionError(Exception):
-    """There is no answer, or no more of it."""
+    """There is no answer, or it broke off."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -36,7 +36,7 @@ class ChatSessionError(Exception):
 
 @dataclass
 class ChatSession:
-    """One child and the connection to it."""
+    """One chat process and the connection to it."""
 
     child: Child
     reader: asyncio.StreamReader
@@ -47,29 +47,29 @@ class ChatSession:
         return not self.reader.at_eof() and not self.writer.is_closing()
 
     async def load(self, choice: LoadRequest) -> None:
-        """Have it load the model; ChatSessionError when it cannot."""
+        """Load the model; ChatSessionError when that is not possible."""
         await self._send(choice)
-        await self._heard()
+        await self._receive()
 
-    async def ask(self, question: GenerateRequest, tell: Callable[[Reply], None]) -> None:
-        """Tell each line of the answer. When this is cancelled the model stops."""
-        await self._send(question)
+    async def ask(self, request: GenerateRequest, put: Callable[[Reply], None]) -> None:
+        """Call `put` with each line of the answer. When this is cancelled the model stops generating."""
+        await self._send(request)
         try:
-            while not (said := await self._heard()).last:
-                tell(said)
+            while not (reply := await self._receive()).last:
+                put(reply)
         except ChatSessionError:
             raise
         except BaseException:
-            await self._hush()
+            await self._stop()
             raise
-        tell(said)
+        put(reply)
 
     async def end(self) -> None:
-        """Be rid of it."""
+        """Kill the process."""
         self._kill()
         await self.child.wait()
 
-    async def _heard(self) -> Reply:
+    async def _receive(self) -> Reply:
         try:
             line = await self.reader.readline()
         except (OSError, ValueError):
@@ -77,10 +77,10 @@ class ChatSession:
         if not line:
             self._kill()
             raise ChatSessionError(GONE)
-        said = Reply.model_validate_json(line)
-        if said.failure is not None:
-            raise ChatSessionError(said.failure)
-        return said
+        reply = Reply.model_validate_json(line)
+        if reply.failure is not None:
+            raise ChatSessionError(reply.failure)
+        return reply
 
     async def _send(self, value: Frozen) -> None:
         try:
@@ -90,15 +90,15 @@ class ChatSession:
             self._kill()
             raise ChatSessionError(GONE) from None
 
-    async def _hush(self) -> None:
-        """Silence before the next question; a model that cannot be silenced is ended."""
+    async def _stop(self) -> None:
+        """Stop the answer, so that the next request can be sent. A model that does not stop is killed."""
         try:
-            async with asyncio.timeout(HUSH_SECONDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 self.writer.write(STOP)
-                while not (await self._heard()).last:
+                while not (await self._receive()).last:
                     pass
         except ChatSessionError:
-            return  # it has stopped, or is gone
+            return  # it has stopped, or the process is gone
         except BaseException:
             self._kill()
             raise
@@ -110,7 +110,7 @@ class ChatSession:
 
 
 async def start_session(settings: Settings, launcher: Launcher) -> ChatSession:
-    """A process that waits to be told its model."""
+    """Start a chat process. It loads a model when it gets a LoadRequest."""
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=settings.run_dir, prefix="try-") as folder,
@@ -120,7 +120,7 @@ async def start_session(settings: Settings, launcher: Launcher) -> ChatSession:
         listener.bind(address)
         listener.listen(1)
         listener.setblocking(False)
-        child = await launcher.start(_work(settings, folder))
+        child = await launcher.start(_spec(settings, folder))
         try:
             connection = await _accept(listener, child)
         except BaseException:
@@ -146,10 +146,10 @@ async def _accept(listener: socket.socket, child: Child) -> socket.socket:
         await asyncio.wait({accepting, ending})
 
 
-def _work(settings: Settings, folder: str) -> ChildSpec:
+def _spec(settings: Settings, folder: str) -> ChildSpec:
     return ChildSpec(
         name="onyx-try",
-        target=TRIAL,
+        target=CHAT_TARGET,
         arguments=(folder,),
         log=settings.run_dir / "try.log",
         environment={"CUDA_VISIBLE_DEVICES": "", "ONYX_HOME": str(settings.home)},

@@ -51,7 +51,7 @@ def starting(run_dir: Path) -> int | None:
 def register_client(run_dir: Path) -> None:
     """Leave a file that names this process: an embedded runner stays while a client lives.
 
-    The file is never taken back. The runner can tell that the process is dead and then removes it.
+    The process never removes the file: the runner sees when the process is dead, and then removes it.
     """
     here = this_process()
     mark = run_dir / _CLIENTS / f"{here.host}:{here.boot}:{here.pid}:{here.started}"

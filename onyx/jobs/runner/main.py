@@ -131,7 +131,7 @@ class Runner:
         self._disk_low = False
 
     async def run(self) -> None:
-        """Claim jobs until told to stop; then ranks save and their jobs go back to the queue."""
+        """Claim jobs until `stop` is called; then ranks save and their jobs go back to the queue."""
         background = [asyncio.create_task(supervise(name, run)) for name, run in self._background().items()]
         try:
             while not self._context.stopping:
@@ -244,7 +244,7 @@ class Runner:
         self._wakeup.wake()  # devices are free, or a prepared job waits
 
     async def _heartbeat(self) -> None:
-        """Tell the store that this runner lives, and recover the jobs of dead ones.
+        """Report to the store that this runner lives, and recover the jobs of dead ones.
 
         On this host a runner is known to be dead at once; on another host, when its leases expire.
         """

@@ -14,7 +14,7 @@ from onyx.jobs.files import write_json
 from onyx.jobs.job_directory import withdraw_model
 from onyx.jobs.launch.launcher import Child, ChildExit
 from onyx.jobs.models import ClaimedJob
-from onyx.jobs.notify.result_csv import leave_result_file
+from onyx.jobs.notify.result_csv import write_result_file
 from onyx.jobs.notify.trackers import Tracker
 from onyx.jobs.retry import retry_until_available, supervise
 from onyx.jobs.runner.compose_attempt import build_attempt, rank_spec
@@ -186,7 +186,7 @@ async def _record(claimed: ClaimedJob, context: RunnerContext, keeper: LeaseKeep
     logger.info("%s: %s (%s)", claimed.job.id, how, verdict.why, extra={"action": "attempt_ended"})
     if verdict.result is not None:
         result = verdict.result
-        await leave_result_file(store, context.settings, claimed.job, result)
+        await write_result_file(store, context.settings, claimed.job, result)
         job = await retry_until_available(lambda: store.attempts.report_succeeded(lease, result))
     elif verdict.failure is not None:
         failure = verdict.failure

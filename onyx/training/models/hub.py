@@ -29,7 +29,7 @@ CODE_PATTERNS = ("*.py",)
 
 
 def fetch(name: str, cache: Path, *, token: str | None, code: bool = False) -> Path:
-    """The model's directory in `cache`. If the hub is unreachable, an earlier download does."""
+    """The model's directory in `cache`. If the hub is unreachable, an earlier download is used."""
     from huggingface_hub import HfApi, snapshot_download
 
     # False and not None: without a token of Onyx, the login of a user of this host must not be used for a job.

@@ -22,7 +22,7 @@ from onyx.training.models.load import with_lora
 from onyx.training.prepare.cpu_precision_probe import precision_trouble
 
 MOST_LENGTHS = 4096
-"""The planner gets at most this many lengths. Of longer data it gets quantiles, which tell it as much."""
+"""The planner gets at most this many lengths. Of more samples it gets quantiles, which describe them as well."""
 
 WITHOUT_BF16 = re.compile(r"\b([KMPV]\d{2,4}|T4|GTX|TITAN|RTX 20\d\d|Quadro [KMPGR])", re.IGNORECASE)
 """Names of cards from before Ampere."""

@@ -178,25 +178,25 @@ async def test_only_the_tracker_gets_the_key(
     left = [path.read_text() for path in trackers.settings.job_dir(claimed.job.id).rglob("*") if path.is_file()]
     events = [str(event) for event in await harness.store.events.list(claimed.job.id)]
     assert not any(KEY in text for text in [*left, *events])
-    (told,) = await said(harness, claimed, "info")
-    assert told == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
+    (message,) = await said(harness, claimed, "info")
+    assert message == f"Tracked in W&B as run {claimed.job.id} of project harbour: sent there"
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "expected"),
     [
         ("disabled", "Nothing is sent to W&B: this server does not track jobs"),
         ("online", "Nothing is sent to W&B: wandb is not installed on this server"),
     ],
 )
 async def test_where_nothing_is_sent_the_job_says_why(
-    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, told: str
+    harness: StoreHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, expected: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     claimed, trackers, _ = await begin(harness, tmp_path, wandb_mode=mode)
     await done(trackers)
     (warning,) = await said(harness, claimed, "warn")
-    assert warning.startswith(told)
+    assert warning.startswith(expected)
 
 
 def test_the_mode_follows_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

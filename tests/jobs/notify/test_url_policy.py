@@ -26,7 +26,7 @@ def test_a_url_is_taken_apart() -> None:
         "https://[::1",
     ],
 )
-def test_malformed_and_plain_ones_are_refused(url: str) -> None:
+def test_malformed_and_unencrypted_urls_are_refused(url: str) -> None:
     with pytest.raises(AddressError):
         parse(url, allow_private=False)
 
@@ -40,20 +40,20 @@ def test_malformed_and_plain_ones_are_refused(url: str) -> None:
         *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::", "localhost", ""),
     ],
 )
-def test_no_way_back_into_the_house(address: str) -> None:
+def test_private_addresses_are_not_public(address: str) -> None:
     assert not is_public(address)
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "8.8.8.8", "2606:2800:220:1:248::1", "::ffff:8.8.8.8"])
-def test_public_ones_are_fine(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert is_public(address)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1", "no.such.host.invalid"])
-def test_names_are_judged_by_what_they_mean(host: str) -> None:
+def test_names_that_resolve_to_private_addresses_are_refused(host: str) -> None:
     with pytest.raises(AddressError):
         addresses_of(parse(f"https://{host}/", allow_private=False), allow_private=False)
 
 
-def test_an_operator_may_allow_them() -> None:
+def test_an_operator_may_allow_private_addresses() -> None:
     assert addresses_of(parse("http://127.0.0.1/", allow_private=True), allow_private=True) == ["127.0.0.1"]

@@ -19,7 +19,7 @@ from onyx.memory.devices.device import Device
 from onyx.settings import Settings
 from tests.jobs.store_harness import StoreHarness
 
-CARD = "0, GPU-aaaa, 37, 15360, 1024, 14336, 535.104.05, Tesla T4, 132, Disabled, Disabled, {}, 27.53"
+NVIDIA_SMI_ROW = "0, GPU-aaaa, 37, 15360, 1024, 14336, 535.104.05, Tesla T4, 132, Disabled, Disabled, {}, 27.53"
 
 Heat = Callable[[float], None]
 
@@ -36,7 +36,7 @@ def heat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heat:
 
     def set_to(celsius: float) -> None:
         program = folder / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\necho '{CARD.format(celsius)}'\n")
+        program.write_text(f"#!/bin/sh\necho '{NVIDIA_SMI_ROW.format(celsius)}'\n")
         program.chmod(0o755)
 
     return set_to

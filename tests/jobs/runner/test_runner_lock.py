@@ -40,21 +40,21 @@ while not (Path(sys.argv[1]) / "enough").exists():
 
 def test_asking_never_keeps_a_runner_from_starting(tmp_path: Path) -> None:
     with only_one(tmp_path, embedded=True):
-        askers = [
+        readers = [
             subprocess.Popen([sys.executable, "-c", ASKING, str(tmp_path)], stdout=subprocess.PIPE) for _ in range(2)
         ]
     try:
-        for asker in askers:
-            assert asker.stdout is not None
-            assert asker.stdout.readline() == b"up\n"
+        for reader in readers:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == b"up\n"
         for _ in range(1000):
             with only_one(tmp_path, embedded=True) as taken:
                 assert taken
                 assert is_locked(tmp_path)
     finally:
         (tmp_path / "enough").touch()
-        for asker in askers:
-            asker.communicate()
+        for reader in readers:
+            reader.communicate()
 
 
 def test_a_process_that_the_holder_starts_does_not_keep_the_lock(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import onyx
+from onyx.training.export.publish import expired_snapshots
 from onyx.training.rank.run import Run
 from tests.training.job import Job, run_inline
 
@@ -74,3 +75,12 @@ def test_gradient_checkpointing_gives_the_same_update(job: Job, method: str) -> 
         weights.append(each.weights())
     for name in weights[0]:
         assert torch.allclose(weights[0][name], weights[1][name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("losses", "gone"),
+    [([3, 2, 1], []), ([1, 2, 3, 4], []), ([1, 2, 3, 4, 5], [2]), ([5, 4, 3, 2, 1], [1, 2]), ([None] * 5, [2])],
+)
+def test_the_best_and_the_last_three_snapshots_are_kept(losses: list[float | None], gone: list[int]) -> None:
+    entries = [{"epoch": number + 1, "train_loss": loss} for number, loss in enumerate(losses)]
+    assert expired_snapshots(entries) == gone

@@ -1,4 +1,4 @@
-"""The compiled step, made by real compilers in ranks that are processes."""
+"""The compiled step, with real compilers in ranks that are processes."""
 
 import os
 import shutil
@@ -18,7 +18,6 @@ from onyx.training.contract.attempt import Exit
 from onyx.training.loss.objective import loss_and_correct
 from onyx.training.packing.joined_attention import attend_joined
 from onyx.training.packing.samples import blank_row, row_of
-from onyx.training.rank.startup import graph_shapes
 from tests.training.fork_server import ForkServer
 from tests.training.job import Job, make_model, write_data
 
@@ -68,7 +67,7 @@ def test_a_stopped_one_goes_on_to_the_same_bits(job: Job, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_without_a_compiler_it_trains_as_it_is_and_says_so(job: Job, tmp_path: Path) -> None:
+def test_without_a_compiler_it_trains_uncompiled_and_says_so(job: Job, tmp_path: Path) -> None:
     plain = job.twin("plain").finish()
     broken = job.twin("broken", compile_dir=tmp_path / "compiled")
     broken.number = 1
@@ -82,29 +81,11 @@ def test_without_a_compiler_it_trains_as_it_is_and_says_so(job: Job, tmp_path: P
         assert torch.equal(broken.weights()[name], weight)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "budget", "window", "shapes"),
-    [
-        ([8, 16], 64, 8, [(4, 16)]),
-        ([8, 16], 20, 8, [(2, 16), (1, 16)]),  # the longest run alone
-        ([16, 16], 1024, 16, [(17, 16)]),  # as many rows as tokens would make a graph for squares
-    ],
-)
-def test_one_graph_for_several_rows_and_one_where_samples_run_alone(
-    lengths: list[int], budget: int, window: int, shapes: list[tuple[int, int]]
-) -> None:
-    assert graph_shapes(np.array(lengths), budget, window) == shapes
-
-
-def test_joined_samples_need_one_graph() -> None:
-    assert graph_shapes(np.array([8, 16]), 20, 8, joined=True) == [(2, 10)]
-
-
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
-def test_no_joined_samples_make_a_graph_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is compiled again, whatever the samples, runs and tokens; the sums are those of the plain step."""
+def test_joined_samples_never_need_another_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number of samples, runs or tokens is compiled again, and the sums are those of the plain step."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     model: Any = AutoModelForCausalLM.from_pretrained(make_model(tmp_path, num_hidden_layers=1))
     attend_joined(model)

@@ -1,4 +1,4 @@
-"""What a job learns by: DPO's loss, and that no cut of a window changes its gradient."""
+"""Objectives: DPO's loss, and that no cut of a window changes its gradient."""
 
 import math
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_the_loss_is_that_of_the_paper(preference_job: Job) -> None:
 
 
 def gradient(run: Run, chosen: list[np.ndarray], budget: int, weight: int) -> torch.Tensor:
-    """Of a window whose ranks ran these shares one after the other."""
+    """The gradient of a window whose ranks ran these shares one after the other."""
     for each in run.step.parameters:
         each.grad = None
     for share in chosen:
@@ -156,7 +156,7 @@ def test_training_and_evaluation_count_alike(job: Job) -> None:
 
 
 def right_one_by_one(run: Run) -> int:
-    """Of all samples, before this attempt learns anything."""
+    """Correct label tokens of all samples, before the attempt trains."""
     samples, count = run.step.samples, 0
     for index in range(len(LENGTHS)):
         tokens, labels = samples.sample(index)  # type: ignore[union-attr]

@@ -64,7 +64,7 @@ def test_no_other_cut_is_quicker(lengths: list[int], budget: int, cost: int) -> 
     widths: list[int] = [lengths[sample] for sample in share.tolist()]
 
     def quickest(start: int) -> int:
-        """By trying all."""
+        """Tries all cuts."""
         if start == len(widths):
             return 0
         most = max(1, budget // widths[start])
@@ -123,7 +123,7 @@ def test_joined_samples_fill_as_few_micro_batches_as_they_can(lengths: list[int]
 
 
 @given(lengths=LENGTHS, parts=PARTS)
-def test_joined_samples_are_dealt_out_in_proportion_up_to_a_sample(lengths: list[int], parts: list[float]) -> None:
+def test_joined_samples_are_distributed_in_proportion_up_to_a_sample(lengths: list[int], parts: list[float]) -> None:
     widths = np.array(lengths)
     found = shares(np.random.default_rng(0).permutation(len(lengths)), widths, parts, 500, joined=True)
     assert sorted(np.concatenate(found).tolist()) == list(range(len(lengths)))
@@ -140,7 +140,7 @@ def test_two_ranks_have_half_of_the_joined_work_each_long_and_short() -> None:
         tokens += max(lengths[half].sum() for half in halves)
         squares += max((lengths[half] ** 2).sum() for half in halves)
     assert lengths.sum() / tokens > 1.98
-    assert (lengths**2).sum() / squares > 1.8  # what attention costs
+    assert (lengths**2).sum() / squares > 1.8  # the cost of attention
 
 
 @pytest.mark.parametrize(("lengths", "mean"), [([4], 4), ([4, 3], 4), ([9, 1, 1, 1], 3)])

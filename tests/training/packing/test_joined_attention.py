@@ -1,4 +1,4 @@
-"""Samples joined in one row: the model must do with each what it does with it alone."""
+"""Samples joined in one row: the model computes for each what it computes for it alone."""
 
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def test_any_lengths(lengths: list[int]) -> None:
 
 
 def test_no_sample_sees_another() -> None:
-    """Not even a little: the others' logits stay the same bits."""
+    """The logits of the other samples keep their bits."""
     model, samples = model_of("llama"), samples_of([8, 8, 5])
     attend_joined(model)
     before = logits_of(model, row_of(samples, CPU))
@@ -93,7 +93,7 @@ def test_no_sample_sees_another() -> None:
 
 
 def test_what_is_not_joined_goes_as_before() -> None:
-    """Rows with a mask, as generation has them."""
+    """Rows with a mask, as in generation."""
     model = model_of("llama").eval()
     ids = torch.randint(3, VOCABULARY, (2, 6))
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
@@ -127,8 +127,8 @@ def test_in_mixed_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert gradients(model, found.float().square().sum())
 
 
-def test_the_operation_is_what_it_says_to_compilers() -> None:
-    """Fake results of the right shape and strides, and gradients that autograd may trust."""
+def test_compilers_see_the_operation_as_it_is() -> None:
+    """Its fake results have the right shapes and strides, and its gradients are right."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 12, 4, 8, generator=generator).transpose(1, 2).detach().requires_grad_()
     key, value = (torch.randn(1, 12, 2, 8, generator=generator).transpose(1, 2).detach() for _ in range(2))
@@ -143,7 +143,7 @@ def test_a_job_comes_to_the_weights_of_a_padded_one(job: Job, method: str) -> No
     job.training = {"epochs": 1, "method": method}
     padded, joined = job.twin("padded").finish(), job.twin("joined", layout="joined").finish()
     assert distance(joined.weights(), padded.weights()) < 1e-5
-    assert not same(joined.weights(), padded.weights())  # it was another sum
+    assert not same(joined.weights(), padded.weights())  # the sums were computed in another order
 
 
 def test_out_of_memory_is_the_update_of_one_that_cut_so_at_once(job: Job, tmp_path: Path) -> None:

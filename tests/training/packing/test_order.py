@@ -29,7 +29,7 @@ def test_windows_follow_the_epoch_and_end_with_it(count: int, size: int, seed: i
 
 
 def test_the_order_never_changes() -> None:
-    """These numbers are a promise: a job that is resumed by a newer Onyx goes on in the same order."""
+    """These numbers must never change: a job that a newer Onyx resumes goes on in the same order."""
     assert epoch(Order(count=10, seed=0), 0) == [2, 4, 1, 0, 3, 9, 7, 6, 8, 5]
     assert epoch(Order(count=10, seed=0), 1) == [9, 3, 0, 6, 1, 5, 2, 8, 4, 7]
     assert mix(1, 2, 3) == 7702586659592502839
@@ -59,7 +59,7 @@ def test_neighbours_do_not_stay_neighbours() -> None:
 
 
 def test_ten_million_samples_cost_no_more_than_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted in numbers that the network permutes: a few for each sample of the window, wherever it is."""
+    """Counts the numbers that the network permutes: a few per sample of the window, at every position."""
     permuted: list[int] = []
     network = order_module._network
 

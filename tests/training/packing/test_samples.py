@@ -14,7 +14,7 @@ def test_tokens_labels_positions_and_runs() -> None:
     second = (np.array([8, 9]), np.array([8, 9]))
     batch = row_of([first, second, second], CPU)
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9, 8, 9]]
-    # Shifted, and a sample's last token predicts nothing: the next one is none of its business.
+    # Shifted. A sample's last token predicts nothing: the next token belongs to another sample.
     assert batch.labels.tolist() == [[6, 7, IGNORED, 9, IGNORED, 9, IGNORED]]
     assert batch.positions is not None
     assert batch.runs is not None
@@ -30,7 +30,7 @@ def test_one_token_alone() -> None:
     assert batch.runs.shape == (1, 1, 1, 2)
 
 
-def test_a_blank_one() -> None:
+def test_a_blank_row() -> None:
     batch = blank_row(3, 4, CPU)
     assert batch.input_ids.shape == batch.labels.shape == (1, 12)
     assert batch.runs is not None

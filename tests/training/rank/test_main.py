@@ -1,4 +1,4 @@
-"""How a rank ends: the exit status says it, and error.json."""
+"""Exit statuses and error.json."""
 
 import os
 import subprocess
@@ -13,14 +13,13 @@ from onyx.training.contract.child_process import StopFlag
 from onyx.training.contract.errors import UserError
 from onyx.training.rank import main as rank
 from onyx.training.rank.loop import Ending
-from onyx.training.rank.rank_group import RankReport, parse_reports
 from tests.training.job import Job
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An attempt that is entered without changing this process."""
+    """An attempt whose `main` does not change signals, name or logging of this process."""
     monkeypatch.setattr(StopFlag, "listen", lambda self: self)
     monkeypatch.setattr(rank, "_set_up_process", lambda number: None)
     job.number = 1
@@ -39,7 +38,9 @@ def attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
         (OSError(28, "No space left on device"), Exit.USER_ERROR),
     ],
 )
-def test_failures_have_names(attempt: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int) -> None:
+def test_each_failure_has_its_exit_status(
+    attempt: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
     def fail(*_: object) -> Ending:
         raise error
 
@@ -49,18 +50,15 @@ def test_failures_have_names(attempt: Path, monkeypatch: pytest.MonkeyPatch, err
 
 
 @pytest.mark.parametrize(("ending", "status"), [(Ending.DONE, Exit.DONE), (Ending.STOPPED, Exit.SAVED)])
-def test_endings(attempt: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, status: int) -> None:
+def test_each_ending_has_its_exit_status(
+    attempt: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, status: int
+) -> None:
     monkeypatch.setattr(rank, "_train", lambda *_: ending)
     assert rank.main(attempt, 0) == status
 
 
-def test_what_ranks_tell_one_another_comes_back_as_it_was() -> None:
-    reports = [RankReport(budget=7, loss=0.1 + 0.2, peak=2**50), RankReport(budget=1, config=3, clipping=0.0)]
-    assert parse_reports([number for each in reports for number in each.numbers()]) == reports
-
-
 def test_memory_that_runs_out_after_the_vote_ends_the_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only forward and backward are done again."""
+    """Only forward and backward are tried again."""
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError

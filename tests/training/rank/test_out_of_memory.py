@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from onyx.training.rank.out_of_memory import (
     smaller_budget,
     watch_memory,
 )
-from onyx.training.rank.startup import worst_shapes
 
 
 @pytest.mark.parametrize(
@@ -62,18 +60,3 @@ def test_the_refusal_says_what_to_change() -> None:
     assert "512 tokens does not fit on cpu:0 with 64 MB" in full.message
     assert "lora" in full.message
     assert "lora" not in does_not_fit(512, share, TrainingSpec(method="lora")).message
-
-
-def test_worst_shapes_are_the_longest_and_the_largest() -> None:
-    lengths = np.array([10, 60, 33, 10])
-    assert worst_shapes(lengths, budget=100, window=50) == [(1, 60), (10, 10)]
-    assert worst_shapes(lengths, budget=120, window=50) == [(2, 60)]
-    assert worst_shapes(lengths, budget=100, window=2) == [(1, 60), (2, 33)]
-
-
-def test_the_worst_of_joined_samples_fills_the_budget() -> None:
-    lengths = np.array([10, 33, 60])
-    assert worst_shapes(lengths, budget=100, window=50, joined=True) == [(2, 50)]
-    assert worst_shapes(lengths, budget=120, window=50, joined=True) == [(2, 60)]
-    assert worst_shapes(lengths, budget=1000, window=2, joined=True) == [(2, 60)]
-    assert worst_shapes(lengths, budget=40, window=2, joined=True) == [(1, 60)]  # alone, whatever the budget

@@ -45,7 +45,7 @@ def stretched(preference_job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_it_is_the_model_before_training_without_dropout(preference_job: Job, method: str) -> None:
+def test_the_reference_is_the_model_before_training_without_dropout(preference_job: Job, method: str) -> None:
     preference_job.training |= {"method": method, "lora": {"dropout": 0.5}}
     with inline(preference_job) as run:
         expected = [[answer_in_eval(run, 2 * pair + half) for half in (0, 1)] for pair in range(36)]

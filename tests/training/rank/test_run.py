@@ -1,17 +1,9 @@
-"""The next window: how many samples it takes."""
-
-from pathlib import Path
+"""The next window: how many samples it takes, and its learning rate."""
 
 import pytest
-from transformers import LlamaConfig
 
-from onyx.memory.devices.device import Device
-from onyx.memory.planner import plan
-from onyx.memory.planning.timing import Timing, device_timing_key, store_timing
-from onyx.memory.recipe import Recipe
-from onyx.training.rank import run as pace
+from onyx.training.rank import run as run_module
 from onyx.training.rank.run import Throughput
-from tests.planner_cache import KNOWN_CPU
 from tests.training.job import Job, inline, run_inline
 
 GROWING = {"accumulation_warmup": 6, "accumulation_scheduler": "linear"}
@@ -61,9 +53,6 @@ def test_it_grows_to_an_n_that_was_changed_on_the_way(job: Job) -> None:
     assert sizes(job)[:9] == [4, 4, 4, 8, 8, 8, 8, 8, 8]
 
 
-GB = 2**30
-
-
 def test_waiting_for_others_and_short_work_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("onyx.training.rank.run.time.monotonic", lambda: now)
@@ -71,32 +60,17 @@ def test_waiting_for_others_and_short_work_do_not_count(monkeypatch: pytest.Monk
     mine.end()  # a warm-up
     assert (mine.tokens, mine.seconds) == (0, 0.0)
     mine.begin(1000)
-    now += pace.ENOUGH_SECONDS / 2
+    now += run_module.ENOUGH_SECONDS / 2
     mine.end()
     now += 1000.0  # at the vote
     assert mine.seconds_per_token is None
     mine.begin(1000)
-    now += pace.ENOUGH_SECONDS / 2
+    now += run_module.ENOUGH_SECONDS / 2
     mine.end()
-    assert mine.seconds_per_token == pytest.approx(pace.ENOUGH_SECONDS / 2000)
+    assert mine.seconds_per_token == pytest.approx(run_module.ENOUGH_SECONDS / 2000)
 
 
-@pytest.mark.parametrize(("slower", "shares"), [(2.0, [20, 10]), (1.1, [15, 15])])
-def test_a_slower_device_gets_its_share_by_what_was_measured(
-    slower: float, shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where they are about alike, shares stay equal: a few per cent are the machine's noise."""
-    monkeypatch.setenv("ONYX_HOME", str(tmp_path))
-    monkeypatch.setattr("onyx.memory.planning.device_fit.overhead_of", lambda _: KNOWN_CPU)
-    config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=64
-    )
-    recipe = Recipe(model=config, max_length=32)
-    slices = [Device(kind="cpu", index=i, name="CPU", memory_total=GB, memory_free=GB, cores=1) for i in (0, 1)]
-    first = plan(recipe, effective_batch=30, devices=slices)
-    assert [each.share for each in first.devices] == [15, 15]
-    for part, per_token in zip(first.devices, (0.001, 0.001 * slower), strict=True):
-        timing = Timing(per_micro_batch=0.0, per_token=per_token, per_update=0.0)
-        store_timing(device_timing_key(part.timing_key or "", part.label, None), timing)
-    again = plan(recipe, effective_batch=30, devices=slices)
-    assert [each.share for each in again.devices] == shares
+def test_the_learning_rate_rule_is_applied_once(job: Job) -> None:
+    job.training = {"learning_rate_rule": "linear", "schedule": "constant", "learning_rate": 1e-3}
+    with inline(job) as run:
+        assert run.next_window().rate == 2e-3

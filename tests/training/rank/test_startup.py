@@ -1,9 +1,10 @@
-"""The start of an attempt: what it lowers is in the journal, and what only measures changes nothing."""
+"""The start of an attempt: lowered budgets are in the journal, and measurements change nothing."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from onyx.training.loss.compiled_loss import CompiledLoss
 from onyx.training.loss.objective import loss_and_correct
 from onyx.training.rank import startup
 from onyx.training.rank.loop import Ending, train
+from onyx.training.rank.startup import graph_shapes, worst_shapes
 from onyx.training.rank.step import RankStep
 from onyx.training.state.journal import JournalLine, Place
 from tests.training import uneven_kernels
@@ -41,7 +43,7 @@ def lines(job: Job, kind: str = "memory") -> list[Event]:
 
 
 def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preference_job: Job) -> None:
-    """Also before the first checkpoint, and for the reference: else a later attempt could not know."""
+    """Also before the first checkpoint, and for the reference. Otherwise a later attempt would cut differently."""
     preference_job.memory_losses = 1
     preference_job.training |= {"epochs": 1}
     run_inline(preference_job)
@@ -62,7 +64,7 @@ def test_budgets_that_a_lost_attempt_halved_are_in_the_journal(preference_job: J
 
 
 def test_a_lost_attempt_moves_no_sample_to_another_rank(job: Job) -> None:
-    """Who does which sample follows from the plan, which stays."""
+    """The plan alone decides which rank trains which sample."""
     job.budgets, job.parts = [128, 128], [0.6, 0.4]
     shares = []
     for losses in (0, 3):
@@ -82,13 +84,13 @@ def test_an_evaluation_that_is_done_comes_before_what_an_attempt_lowers(job: Job
 
 
 def compiled(job: Job, home: Path, patch: pytest.MonkeyPatch) -> Job:
-    """A job whose plan compiles; the compiler itself is test_compiled's, and takes its time."""
+    """A job whose plan compiles, without the compiler, which takes long. test_compiled_loss runs it."""
 
     def plain(loss: CompiledLoss, _: Path) -> None:
         loss._loss, loss.failed = loss_and_correct, None
 
     patch.setattr(CompiledLoss, "__init__", plain)
-    patch.setattr(CompiledLoss, "freeze", lambda _: None)  # it would hold for this whole process
+    patch.setattr(CompiledLoss, "freeze", lambda _: None)  # it would affect the whole process
     return job.twin("compiled", compile_dir=home / "compiled", training={"epochs": 1})
 
 
@@ -162,7 +164,7 @@ def test_after_an_end_without_memory_nothing_is_compiled(
 
 
 def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timings are for later plans: an attempt that finds others than the one before it goes on as planned."""
+    """Timings are for later plans: an attempt with other stored timings than the one before it goes on as planned."""
     monkeypatch.setenv("ONYX_HOME", str(tmp_path / "home"))
     job.plan = {"devices": [{"name": "CPU", "expected_peak": 40 * 2**20, "low": 30 * 2**20, "timing_key": "a-key"}]}
     job.training = {"epochs": 1}
@@ -178,3 +180,36 @@ def test_what_was_measured_changes_no_bit_of_a_job(job: Job, tmp_path: Path, mon
     store_timing(device_timing_key("a-key", "cpu:0", None), slow)
     run_inline(job)
     assert same(job.weights(), quiet.weights())
+
+
+def test_worst_shapes_are_the_longest_and_the_largest() -> None:
+    lengths = np.array([10, 60, 33, 10])
+    assert worst_shapes(lengths, budget=100, window=50) == [(1, 60), (10, 10)]
+    assert worst_shapes(lengths, budget=120, window=50) == [(2, 60)]
+    assert worst_shapes(lengths, budget=100, window=2) == [(1, 60), (2, 33)]
+
+
+def test_the_worst_of_joined_samples_fills_the_budget() -> None:
+    lengths = np.array([10, 33, 60])
+    assert worst_shapes(lengths, budget=100, window=50, joined=True) == [(2, 50)]
+    assert worst_shapes(lengths, budget=120, window=50, joined=True) == [(2, 60)]
+    assert worst_shapes(lengths, budget=1000, window=2, joined=True) == [(2, 60)]
+    assert worst_shapes(lengths, budget=40, window=2, joined=True) == [(1, 60)]  # alone, whatever the budget
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "window", "shapes"),
+    [
+        ([8, 16], 64, 8, [(4, 16)]),
+        ([8, 16], 20, 8, [(2, 16), (1, 16)]),  # the longest run alone
+        ([16, 16], 1024, 16, [(17, 16)]),  # as many rows as tokens would make a graph for squares
+    ],
+)
+def test_one_graph_for_several_rows_and_one_where_samples_run_alone(
+    lengths: list[int], budget: int, window: int, shapes: list[tuple[int, int]]
+) -> None:
+    assert graph_shapes(np.array(lengths), budget, window) == shapes
+
+
+def test_joined_samples_need_one_graph() -> None:
+    assert graph_shapes(np.array([8, 16]), 20, 8, joined=True) == [(2, 10)]

@@ -44,7 +44,7 @@ def test_weights_and_optimizer_come_back_to_the_bit(tmp_path: Path) -> None:
     step(model, optimizer)
     torch.manual_seed(5)
     step(other, again)
-    # The frozen bias is no part of a checkpoint, and was the same from the start.
+    # The frozen bias is not in a checkpoint. It is the same in both models from the start.
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
 
@@ -71,7 +71,7 @@ def test_an_incomplete_one_is_never_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_later_save_of_the_same_update_takes_its_place(tmp_path: Path) -> None:
-    """Windows that are skipped move on without an update."""
+    """Skipped windows are progress without an update."""
     model, optimizer = make()
     save(tmp_path, progress(5), model, optimizer)
     save(tmp_path, progress(5, windows=7, skipped_not_finite=2), model, optimizer)
@@ -92,7 +92,7 @@ def test_saving_costs_a_twentieth_of_the_time_at_most(monkeypatch: pytest.Monkey
     assert schedule.due(4)
 
 
-def test_tests_save_by_updates() -> None:
+def test_the_schedule_can_count_updates() -> None:
     schedule = CheckpointSchedule(5, 10)
     assert next(update for update in range(10, 20) if schedule.due(update)) == 15
 

@@ -16,7 +16,7 @@ def test_a_change_is_seen_once_per_number(tmp_path: Path) -> None:
     assert control.change(after=2) is None
 
 
-def test_null_turns_clipping_off_and_silence_leaves_it(tmp_path: Path) -> None:
+def test_null_turns_clipping_off_and_its_absence_leaves_it(tmp_path: Path) -> None:
     path = tmp_path / "control.json"
     path.write_text('{"seq": 1, "gradient_clipping": null}')
     change = ConfigChanges(path).change(after=0)
@@ -26,7 +26,7 @@ def test_null_turns_clipping_off_and_silence_leaves_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"seq": 0}', '{"seq": 1, "accumulation_steps": -1}', '{"seq": 1, "lr": 2}'])
-def test_what_is_not_understood_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_changes_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "control.json"
     path.write_text(text)
     assert ConfigChanges(path).change(after=0) is None

@@ -54,7 +54,7 @@ def test_budgets_only_fall_and_old_config_does_not_return() -> None:
 
 
 def test_a_line_holds_from_its_place_on() -> None:
-    """What was done before it is done again as it was done then."""
+    """What comes before the place is cut as before."""
     lines = Journal(Events(None))
     lines.lower_budgets(Place(window=3, evaluation=True), (80, 100), "in the evaluation before window 3")
     lines.lower_budgets(Place(window=3), (60, 100), "in window 3")
@@ -62,7 +62,7 @@ def test_a_line_holds_from_its_place_on() -> None:
     assert lines.steering_for(STEERING, 3).budgets == (60, 100)
 
 
-def test_a_stretch_of_the_reference_knows_its_own_lines_alone() -> None:
+def test_only_its_own_lines_lower_the_budgets_of_a_stretch() -> None:
     lines = Journal(Events(None))
     lines.lower_budgets(Place(window=0, stretch=2), (80, 100), "in stretch 2")
     lines.lower_budgets(Place(window=0, stretch=3), (70, 100), "in stretch 3")
@@ -72,7 +72,7 @@ def test_a_stretch_of_the_reference_knows_its_own_lines_alone() -> None:
     assert lines.steering_for(STEERING, 0).budgets == (60, 60)
 
 
-def test_what_is_not_compiled_stays_so(tmp_path: Path) -> None:
+def test_a_step_that_is_not_compiled_stays_so(tmp_path: Path) -> None:
     with log(tmp_path, 1) as first:
         first.stop_compiling(Place(window=3), "no compiler")
     again = Journal(Events(None), read_journal(tmp_path, before=2))
