@@ -47,5 +47,5 @@ class DoesNotFitError(PlanError):
 
 
 def gigabytes(size: float) -> str:
-    """Binary gigabytes, as card makers count them; small amounts in MB, so that no need reads as 0.0 GB."""
+    """Binary gigabytes, as card makers count them; small amounts in MB, so that none reads as 0.0 GB."""
     return f"{size / GIB:.1f} GB" if size >= GIB else f"{size / 2**20:.0f} MB"

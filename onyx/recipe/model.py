@@ -77,7 +77,7 @@ def add_adapter(
         "target_modules": targets if targets is None or isinstance(targets, str) else list(targets),
         "exclude_modules": None if exclude is None else list(exclude),
         "task_type": "CAUSAL_LM" if causal else "SEQ_CLS",
-        # PEFT warns that Conv1D weights lie transposed and handles them; that is no finding for the user.
+        # PEFT warns that Conv1D weights are transposed, and handles them; users need no warning of that.
         "fan_in_fan_out": any(type(each).__name__ == "Conv1D" for each in model.modules()),
     }
     adapted: nn.Module = get_peft_model(model, LoraConfig(**options))
@@ -106,5 +106,5 @@ def load_dtype(method: Literal["full", "lora"], precision: Precision) -> torch.d
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that some libraries add."""
+    """The first line of an error's message: some libraries add pages."""
     return (str(error).strip() or type(error).__name__).split("\n", 1)[0]

@@ -156,7 +156,7 @@ def _warn_of_order(names: tuple[str, ...]) -> None:
 
 
 def _as_torch_counts(torch: ModuleType, cards: Sequence[Device]) -> list[Device]:
-    """The cards as CUDA numbers them in this process, with the memory that CUDA itself can hand out."""
+    """The cards as CUDA numbers them in this process, with the memory that CUDA itself reports."""
     by_uuid = {card.uuid: card for card in cards}
     devices = (_torch_device(torch, index, by_uuid) for index in range(torch.cuda.device_count()))
     return [device for device in devices if device is not None]

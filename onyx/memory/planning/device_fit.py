@@ -15,7 +15,7 @@ ROUNDING = 1e-6
 """Tokens: keeps what fits exactly from being rounded away."""
 
 LENGTHS = 16
-"""At how many lengths a token budget is looked at, between the shortest and the longest sample."""
+"""Number of lengths, from the shortest to the longest sample, for which a token budget is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Fit:
     """What a micro-batch needs there."""
 
     overhead: Overhead
-    """What the process needs besides."""
+    """What the process takes beyond live tensors."""
 
     usable: int
     """Bytes that may be used."""

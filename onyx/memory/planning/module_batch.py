@@ -1,4 +1,4 @@
-"""The largest batch of any torch module on a device: for the documented accumulators.
+"""The largest batch of any torch module on a device, for the documented accumulators.
 
 A transformers model is probed with token ids. For any other module the first layer tells the shape of a sample;
 where it does not, `sample_shape` must be given. As no loss is known, the probe takes a cross-entropy over the

@@ -16,7 +16,7 @@ class DevicePlan:
     """ "cuda:0", "cpu:0"."""
 
     name: str
-    """The maker's name for the device."""
+    """The device's model name."""
 
     micro_batch: int
     """Samples of the greatest length that it runs at once."""
@@ -25,7 +25,7 @@ class DevicePlan:
     """Padded tokens (samples × longest, for pairs twice that) that it runs at once, at any length of the data."""
 
     share: int
-    """Samples of a window that are its own."""
+    """Samples of a window that it runs."""
 
     steps: int
     """Micro-batches of the greatest length that its share takes."""
@@ -40,7 +40,7 @@ class DevicePlan:
     """Bytes of live tensors alone: it cannot be less."""
 
     high: int
-    """Bytes with the largest overhead that was seen, or must be reckoned with."""
+    """Bytes with the largest overhead that was measured, or that may occur."""
 
     overhead_measured: bool
     """Whether the overhead was measured on this machine; False: it is what others published for such cards."""
@@ -60,7 +60,7 @@ class Plan:
     """What the planner decided. Made once, stored with the job."""
 
     model: str
-    """The name that was asked for, or the model type of a config."""
+    """The name in the request, or the model type of a config."""
 
     method: str
     """ "full" or "lora"."""

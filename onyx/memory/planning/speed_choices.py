@@ -18,21 +18,21 @@ GAIN = 0.1
 """Part of the time that compiling saves (measured: 0.05 to 0.2)."""
 
 SMALLEST = 64 * 2**20
-"""Bytes of weights from which it is worth it (measured: nothing gained at 16 MB, up to 1.25 × the speed at 140 MB)."""
+"""Bytes of weights from which compiling pays (measured: nothing gained at 16 MB, up to 1.25 × the speed at 140 MB)."""
 
 FIRST_SECONDS, AGAIN_SECONDS = 90.0, 30.0
 """What making the graphs takes at first, and when they are in the compiler's cache."""
 
 MARGIN = 2.0
-"""How many times over it must pay."""
+"""By what factor the saved time must exceed the cost."""
 
 BYTES = 2**30
-"""Of memory that the compiler takes beside the rank on a CPU (measured: 0.3 GB in the rank, 0.7 GB in g++)."""
+"""Memory that the compiler takes beside the rank on a CPU (measured: 0.3 GB in the rank, 0.7 GB in g++)."""
 
 EAGER_PART = 0.35
-"""Of the rate of plain products that a step reaches when it is not compiled."""
+"""Part of the rate of plain products that a step reaches when it is not compiled."""
 
-EDGE, TRIES = 768, 3
+EDGE, REPEATS = 768, 3
 """The product that is timed, and how often: the fastest counts."""
 
 
@@ -72,18 +72,18 @@ def _guess(request: PlanRequest, fits: list[Fit]) -> float | None:
     work = passes * parameters * tokens
     if work < MARGIN * FIRST_SECONDS * 1e9:  # a core does over a billion per second: too short to be worth measuring
         return 0.0
-    return work / (cores * EAGER_PART * product_rate(EDGE, TRIES))
+    return work / (cores * EAGER_PART * product_rate(EDGE, REPEATS))
 
 
-def product_rate(edge: int, tries: int, threads: int = 1) -> float:
-    """Float32 operations per second in plain products, the best of some."""
+def product_rate(edge: int, repeats: int, threads: int = 1) -> float:
+    """Float32 operations per second in plain products, the best of `repeats`."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     matrix = torch.ones(edge, edge)
     best = float("inf")
-    for _ in range(tries):
+    for _ in range(repeats):
         began = time.perf_counter()
         matrix @ matrix
         best = min(best, time.perf_counter() - began)
@@ -95,7 +95,7 @@ FAMILIES = (
     *("cohere", "gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "olmo", "olmo2"),
     *("phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
 )
-"""Model types whose attention is known to be the only place where tokens meet, and to be replaceable."""
+"""Model types whose attention is known to be the only place where tokens meet, and where it can be replaced."""
 
 
 def joins_samples(config: Any, request: PlanRequest, labels: Iterable[str]) -> bool:

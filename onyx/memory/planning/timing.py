@@ -27,7 +27,7 @@ class Timing:
     """Seconds for clipping and the optimizer's step."""
 
     def seconds(self, *, micro_batches: int, tokens: float) -> float:
-        """Of one update."""
+        """Seconds of one update."""
         return self.per_update + micro_batches * self.per_micro_batch + tokens * self.per_token
 
     @classmethod
