@@ -57,7 +57,7 @@ class RunnerHome:
         self.settings.run_dir.mkdir(parents=True, exist_ok=True)
         with (self.settings.run_dir / f"runner-{len(self.runners)}.log").open("ab") as log:
             runner = subprocess.Popen(
-                [sys.executable, "-m", "onyx.jobs.runner.main"],
+                [sys.executable, "-m", "onyx.jobs.runner"],
                 env=os.environ | self.settings.environment() | changed,
                 stdout=log,
                 stderr=log,

@@ -37,7 +37,7 @@ def start_runner(settings: Settings) -> None:
     with _starting:
         if is_locked(settings.run_dir) or starting(settings.run_dir) is not None:
             return
-        command = (sys.executable, "-m", "onyx.jobs.runner.main", "--embedded")
+        command = (sys.executable, "-m", "onyx.jobs.runner", "--embedded")
         log = settings.run_dir / LOG_NAME
         _runners[settings.run_dir] = spawn_detached(command, os.environ | settings.environment(), log)
 

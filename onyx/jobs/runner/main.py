@@ -1,6 +1,6 @@
 """The runner: claims jobs with their devices, has helper processes prepare them and ranks train them.
 
-It is a process of its own, so that an API process may come and go. `python -m onyx.jobs.runner.main` starts one. The
+It is a process of its own, so that an API process may come and go. `python -m onyx.jobs.runner` starts one. The
 file reads from the start of the process to its end: `main`, `serve`, then the claim loop, `Runner.run`.
 """
 
@@ -273,7 +273,3 @@ class Runner:
         context, seconds = self._context, self._context.settings.stranded_seconds
         self._replan_at = time.monotonic() + seconds / STRANDED_CHECKS
         return bool(await context.store.stranded.replan(context.runner_id, context.lent, after=seconds))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m onyx.jobs.runner`."""
+
+from onyx.jobs.runner.main import main
+
+main()
