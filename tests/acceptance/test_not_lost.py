@@ -212,7 +212,7 @@ def test_a_zombie_writes_nothing_and_says_so(shared: RunnerHome, undisturbed: st
         events = await home.store.events.list(job.id, limit=1000)
         zombie.send_signal(signal.SIGCONT)
         await gone(ranks)
-        await asyncio.to_thread(wait_for, lambda: "no longer this runner's" in shared.log(number), "it says so")
+        await asyncio.to_thread(wait_for, lambda: "lost its lease" in shared.log(number), "it says so")
         assert await home.store.events.list(job.id, limit=1000) == events
         zombie.terminate()
         assert await asyncio.to_thread(zombie.wait, PATIENCE) == 0
