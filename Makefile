@@ -53,10 +53,10 @@ demo: install
 run: install
 	$(BIN)/onyx serve
 
-# Two at a time: whole flows wait more than they work. A file's tests stay together, with the service they share. Files go
+# Three at a time on two cores: whole flows wait more than they work. A file's tests stay together, with the service they share. Files go
 # in the order of their names: whole flows first. By the number of their tests the longest few would come last, one by one.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not wheel'
@@ -66,7 +66,7 @@ test-wheel: $(VENV)/.test
 	$(BIN)/python -m pytest -m wheel --timeout 1800 tests/test_wheel.py
 
 coverage: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov
+	$(BIN)/python -m pytest -n 3 --dist loadfile --cov
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -108,7 +108,7 @@ def test_a_killed_api_costs_nothing_and_the_next_adopts_the_runner(tmp_path: Pat
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     with onyx_serve(tmp_path, "--port", port) as first:
-        job_id = first.submit(epochs=60)
+        job_id = first.submit(epochs=24)
         view, done = Heard(), list[dict[str, object]]()
         watcher = threading.Thread(target=lambda: done.append(observe(ServiceClient(first.url), job_id, view)))
         watcher.start()
