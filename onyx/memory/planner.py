@@ -178,7 +178,7 @@ def _measured_speeds(config: Any, request: PlanRequest, fits: list[Fit]) -> list
 
 
 def _seconds(request: PlanRequest, parts: list[DevicePlan]) -> tuple[float | None, float | None]:
-    """Of an update and of the job: the slowest device decides. Windows are cut by length, so padding is neglected."""
+    """Seconds of an update and of the job, on the slowest device. Padding is neglected: windows are cut by length."""
     timings = [request.timings.get(each.label) or stored_timing(each.timing_key or "") for each in parts]
     known = [each for each in timings if each is not None]
     if len(known) < len(parts):

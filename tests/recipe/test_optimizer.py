@@ -3,7 +3,6 @@
 from torch import nn
 
 from onyx.memory.footprint import calibrate, probe
-from onyx.memory.planning import step_timer
 from onyx.recipe.optimizer import make_optimizer
 from onyx.training.contract.spec import TrainingSpec
 from onyx.training.rank import optimizer as training
@@ -14,7 +13,7 @@ def model() -> nn.Module:
 
 
 def test_planner_and_ranks_use_the_same() -> None:
-    assert {each.make_optimizer for each in (calibrate, step_timer, probe, training)} == {make_optimizer}
+    assert {each.make_optimizer for each in (calibrate, probe, training)} == {make_optimizer}
 
 
 def test_a_job_names_the_numbers() -> None:

@@ -90,7 +90,7 @@ def strategy_for(config: GradientAccumulationConfig, model: Module, optimizer: O
 
 
 def selective_for(config: GradientAccumulationConfig, model: Module) -> Selective | None:
-    """What leaves out the parameters that the config lists with weight 0; None if it leaves out none."""
+    """The strategy that skips parameters with weight 0; None if no parameter has weight 0."""
     if config.selective:
         return Selective(model, config.layer_accumulation_weights)
     if config.layer_accumulation_weights and config.strategy is not AccumulationStrategy.LAYER_WISE:

@@ -38,7 +38,7 @@ class EventMirror:
         self._waiting: list[Event] = []
         """Events that are not in the store yet."""
         self._metrics: list[Event] = []
-        """Events that are in the store and do not count in its progress of the job yet."""
+        """Events that are in the store but not yet counted in the job's progress there."""
         self._saved: int | None = None
         """The newest checkpoint, until the store knows it."""
         self._total = total_samples(claimed)

@@ -219,8 +219,8 @@ def _remove(gone: list[Aged]) -> int:
 
 def _clear_leftovers(home: Path) -> int:
     """Delete temporary files and directories of processes that were killed while they wrote or removed something."""
-    folders = [home / name for name in ("data", "models", "uploads", "cache", "jobs")]
-    for pattern in ("cache/*", "jobs/*", "jobs/*/checkpoints", "jobs/*/snapshots"):
+    folders = [home, *(home / name for name in ("data", "models", "uploads", "cache", "jobs"))]
+    for pattern in ("cache/*", "jobs/*", "jobs/*/attempts/*", "jobs/*/checkpoints", "jobs/*/snapshots"):
         folders += home.glob(pattern)
     return sum(fs.sweep(folder, older_than=SAFE_SECONDS) for folder in folders)
 

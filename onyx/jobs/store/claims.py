@@ -68,7 +68,7 @@ def choose_next_job(
         if chosen is not None:
             return group, chosen
         if now - group.since > PATIENCE_SECONDS and assign_devices(group.needs, devices) is not None:
-            return None  # devices become free one by one: leave them free until they suffice
+            return None  # devices become free one by one: keep them free until there are enough
     return None
 
 

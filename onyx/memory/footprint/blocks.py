@@ -23,7 +23,7 @@ def find_blocks(model: nn.Module, depth: int | None = None) -> list[nn.Module]:
 
 
 def period(model: nn.Module, blocks: list[nn.Module], kinds: list[str] | None = None) -> int | None:
-    """After how many blocks the kinds of blocks repeat, up to the end; None when they do not."""
+    """The number of blocks after which their kinds repeat (2 for a, b, a, b); None if they do not repeat."""
     signs = [
         (
             type(block).__name__,

@@ -44,7 +44,7 @@ def footprint_of(config: Any, recipe: Recipe, kind: Kind) -> Footprint:
 
 
 def footprint_key(config: Any, recipe: Recipe, kind: Kind) -> dict[str, Any]:
-    """All that a footprint depends on. Of max_length only whether it reaches the model's sliding window."""
+    """All that a footprint depends on. max_length counts only by whether it reaches the model's sliding window."""
     from onyx.memory.footprint.model_builder import beyond_window, is_causal
 
     content = {name: value for name, value in config.to_dict().items() if name not in LEFT_OUT_OF_KEY}

@@ -14,8 +14,8 @@ from onyx.api.deps import CallerDep, ContextDep
 from onyx.api.http.errors import ApiError
 from onyx.api.openai.deps import OpenAIRoute
 from onyx.api.openai.errors import invalid, missing
-from onyx.api.openai.multipart import Form, in_place, receive
 from onyx.api.openai.schemas.files import UPLOAD, FileDeleted, FileObject, FilePage
+from onyx.api.openai.uploads import Form, in_place, receive
 from onyx.jobs.errors import BadValueError
 from onyx.jobs.store.uploads import StoredFile
 

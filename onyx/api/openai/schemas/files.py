@@ -52,4 +52,4 @@ UPLOAD: dict[str, Any] = {
         },
     }
 }
-"""The OpenAPI description of an upload, which `multipart.py` parses itself to write the file while it arrives."""
+"""The OpenAPI description of an upload, which `uploads.py` parses itself to write the file while it arrives."""

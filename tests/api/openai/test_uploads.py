@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onyx.api.http.errors import ApiError
-from onyx.api.openai.multipart import MOST_PARTS, Form, FormReader, plain_name
+from onyx.api.openai.uploads import MOST_PARTS, Form, FormReader, plain_name
 
 TYPE = 'multipart/form-data; boundary="b"'
 
